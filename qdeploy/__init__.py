@@ -1,0 +1,1 @@
+"""Plan, train, quantize, evaluate and gate language models."""

@@ -1,0 +1,1 @@
+"""From business data to batches of token ids."""

@@ -1,0 +1,1 @@
+"""Errors, schemas, artifacts, plugin look-up, console: what every other package stands on."""

@@ -1,0 +1,1 @@
+"""Suites, metrics and paired comparison."""

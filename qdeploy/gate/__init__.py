@@ -1,0 +1,1 @@
+"""Policy and reports in, verdict out; reads JSON only."""

@@ -1,0 +1,1 @@
+"""Model families, one file each; see `qdeploy.models.family`."""

@@ -1,0 +1,1 @@
+"""GPUs, one TOML file each."""

@@ -1,0 +1,1 @@
+"""Terms of the memory model, one file each."""

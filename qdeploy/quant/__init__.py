@@ -1,0 +1,1 @@
+"""The quantization engine and its algorithms."""

@@ -1,0 +1,1 @@
+"""Candidates that run: load a model folder, generate, score."""
