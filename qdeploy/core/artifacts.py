@@ -107,7 +107,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     work = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"))
     try:
         yield work
-        work.chmod(0o755)  # noqa: S103 (mkdtemp made it private)
+        work.chmod(0o755)
         with suppress(FileNotFoundError):
             path.rmdir()
         os.replace(work, path)

@@ -1,0 +1,59 @@
+"""Which of the layouts that fit: the fastest; among near ones, the rule of thumb.
+
+The step-time model cannot tell layouts apart that lie within 15 %. Among those, data parallelism
+without sharding comes first (nothing to shard), then by the number of GPUs: 2 ZeRO-3, 4 ZeRO-2,
+8 and more ZeRO-1 with data parallelism; then no offload, no checkpointing, the faster.
+"""
+
+from __future__ import annotations
+
+from qdeploy.plan.schema import Candidate
+
+_NEAR = 1.15
+
+
+def choose(candidates: list[Candidate], world: int) -> Candidate | None:
+    """The candidate to run, or None when nothing fits."""
+    fitting = [candidate for candidate in candidates if candidate.fits]
+    if not fitting:
+        return None
+    fastest = min(candidate.relative_step_time for candidate in fitting)
+    near = [c for c in fitting if c.relative_step_time <= fastest * _NEAR]
+    preferred = _preference(world)
+    return min(
+        near,
+        key=lambda c: (
+            preferred.index(c.strategy) if c.strategy in preferred else len(preferred),
+            c.offload != "none",
+            c.relative_step_time,
+        ),
+    )
+
+
+def _preference(world: int) -> list[str]:
+    """Strategies in the order of the rule of thumb for `world` GPUs."""
+    if world < 4:
+        sharded = ["zero3", "zero2", "zero1"]
+    elif world < 8:
+        sharded = ["zero2", "zero1", "zero3"]
+    else:
+        sharded = ["zero1", "zero2", "zero3"]
+    return ["none", "ddp", *sharded, "fsdp"]
+
+
+def choice_reason(chosen: Candidate, candidates: list[Candidate], world: int) -> str:
+    """Why `chosen`, in a sentence, its own reason at the end."""
+    others = [c for c in candidates if c.fits and c is not chosen]
+    if not others:
+        return f"the only one that fits; {chosen.reason}"
+    fastest = min(c.relative_step_time for c in [chosen, *others])
+    if chosen.relative_step_time == fastest:
+        why = "the fastest that fits by the step-time model"
+    elif chosen.strategy in ("none", "ddp"):
+        why = "nothing needs to be sharded, and it is within 15 % of the fastest that fits"
+    else:
+        why = (
+            f"within 15 % of the fastest that fits, and the rule of thumb for {world} GPUs takes "
+            f"{chosen.strategy}"
+        )
+    return f"{why}; {chosen.reason}"

@@ -1,0 +1,1 @@
+"""Optimizers, one TOML file each; see `qdeploy.plan.job`."""

@@ -1,0 +1,1 @@
+"""Training strategies, one TOML file each; see `qdeploy.plan.layout`."""

@@ -1,0 +1,143 @@
+"""What other planners were publicly wrong about, each with the right value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from qdeploy.core.units import GIB
+from qdeploy.models.shape import ModelShape
+from qdeploy.plan import deepspeed
+from qdeploy.plan.terms.buffers import buffers_bytes
+from qdeploy.plan.terms.gradients import gradients_bytes
+from qdeploy.plan.terms.master_weights import master_weights_bytes
+from qdeploy.plan.terms.optimizer import optimizer_bytes
+from qdeploy.plan.terms.weights import weights_bytes
+
+GB = 10**9
+
+
+def test_zero3_offload_is_not_one_layer(planning: Any) -> None:
+    # deepspeed#4527: 6.8B on 4 GPUs, both offloaded; the estimator printed 0.49 GB.
+    one = planning.only(model="6.805B", gpus=4, strategy="zero3", offload="all", micro_batch=8)
+    assert one.per_gpu.buffers_bytes > 2 * GB
+    assert one.per_gpu.logits_bytes > 8 * GB
+    assert one.per_gpu.framework_bytes > GB
+    assert one.per_gpu.total_bytes > 15 * GIB
+
+
+def test_zero2_of_t5_3b(planning: Any) -> None:
+    # deepspeed PR 5099: 2P + 18P/N, not 4P + 16P/N.
+    job, layout = planning.job(model="2.851B", gpus=8), planning.layout("zero2")
+    terms = (weights_bytes, master_weights_bytes, gradients_bytes, optimizer_bytes)
+    assert sum(term(job, layout) for term in terms) / GIB == pytest.approx(11.28, abs=0.01)
+
+
+def test_host_memory_of_33b(planning: Any) -> None:
+    # deepspeed#3448: 600 GB did not suffice, 750 to 800 GB did.
+    fields = {"model": "32.5B", "gpu": "A100-40GB", "gpus": 8, "strategy": "zero3"}
+    one = planning.only(**fields, offload="all", host_memory_bytes=600 * GB)
+    assert 585 * GB < one.host_bytes < 900 * GB
+    assert not one.fits
+    assert "host needs" in one.reason
+
+
+def test_host_memory_of_7b(planning: Any) -> None:
+    # deepspeed#3606: 94 GB were killed; 160 to 178 GB measured later.
+    fields = {"model": "6.7B", "gpu": "A100-40GB", "strategy": "zero3", "offload": "all"}
+    assert planning.only(**fields).host_bytes == pytest.approx(181 * GB, rel=0.01)
+    assert not planning.only(**fields, host_memory_bytes=94 * GB).fits
+    assert planning.only(**fields, host_memory_bytes=256 * GB).fits
+
+
+def test_eager_attention_counts(planning: Any) -> None:
+    # deepspeed#2899: the softmax of eager attention was left out.
+    def size(attention: str, seq_len: int) -> int:
+        one = planning.only(
+            model="llama-2-7b", strategy="none", checkpointing=False, attention=attention,
+            seq_len=seq_len,
+        )  # fmt: skip
+        return one.per_gpu.activations_bytes
+
+    assert size("eager", 2048) - size("flash", 2048) > 32 * 6 * 32 * 2048 * 2048 - GB
+    assert size("flash", 4096) == 2 * size("flash", 2048)
+    assert size("eager", 4096) > 3 * size("eager", 2048)
+
+
+def test_small_models_need_small_buckets(planning: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # deepspeed#1302: BERT-large took more with ZeRO-2 than with ZeRO-1.
+    job = planning.job(model="340M", gpus=4)
+
+    def total(stage: str) -> int:
+        layout = planning.layout(stage)
+        return gradients_bytes(job, layout) + buffers_bytes(job, layout)
+
+    assert total("zero2") < total("zero1")
+    monkeypatch.setattr(deepspeed, "_BUCKET_ELEMENTS", 500_000_000)
+    assert total("zero2") > total("zero1")
+    assert planning.plan(model="340M", gpus=4).chosen.strategy == "ddp"
+
+
+def test_basis_is_stated(planning: Any) -> None:
+    # deepspeed#2864: allocated and reserved were confused.
+    sizes = []
+    for basis in ("allocated", "reserved", "device"):
+        result = planning.plan(gpus=2, basis=basis)
+        assert f"basis {basis}" in result.notes[1]
+        sizes.append(result.candidates[0].per_gpu.total_bytes)
+    assert sizes == sorted(set(sizes))
+
+
+def test_host_grows_with_processes(planning: Any) -> None:
+    # deepspeed#5290: each process loads the whole model.
+    def start(gpus: int) -> int:
+        return planning.only(model="llama-2-70b", gpus=gpus, strategy="zero2").host_init_bytes
+
+    assert start(4) == 2 * start(2)
+
+
+def test_two_v100_do_not_train_7b(planning: Any) -> None:
+    # LLaMA-Factory#2931: 2 x 32 GB fail, 4 x 32 GB are tight; no BF16 there.
+    fields = {"model": "llama-7b", "gpu": "V100-32GB", "strategy": "zero3", "seq_len": 1024}
+    two, four = planning.plan(**fields, gpus=2, offload="none"), planning.only(**fields, gpus=4)
+    assert two.precision.dtype == "fp16"
+    assert two.chosen is None
+    assert two.suggestion is not None
+    assert four.per_gpu.low_bytes < planning.job(**fields).gpu.memory_bytes
+
+
+def test_8b_on_eight_3090(planning: Any) -> None:
+    # LLaMA-Factory#5977: out of memory with ZeRO-3, 13 GB with offload.
+    fields = {"model": "llama-3-8b", "gpu": "RTX-3090", "gpus": 8, "seq_len": 1024,
+              "strategy": "zero3", "precision": "fp16"}  # fmt: skip
+    plain = planning.only(**fields)
+    assert not plain.fits
+    assert plain.per_gpu.logits_bytes > 1.7 * GIB
+    assert planning.only(**fields, offload="optimizer").fits
+
+
+def test_32b_on_seven_a800(planning: Any) -> None:
+    # LLaMA-Factory#6999: 18P/7 = 78.5 GiB of states.
+    fields = {"model": "qwen2.5-32b", "gpu": "A800-80GB", "gpus": 7, "strategy": "zero3"}
+    assert not planning.only(**fields).fits
+
+
+def test_peak_follows_tokens_of_the_micro_batch(planning: Any) -> None:
+    # axolotl#849: published peaks were for short texts.
+    short = planning.only(model="llama-2-7b", strategy="none", peft="qlora", seq_len=512)
+    packed = planning.only(model="llama-2-7b", strategy="none", peft="qlora", seq_len=8192)
+    assert packed.per_gpu.total_bytes - short.per_gpu.total_bytes > 16 * 7680 * 32000
+
+
+def test_logits_of_a_large_vocabulary(planning: Any) -> None:
+    # trl#1980, transformers#30860: logits.float() of 256k words.
+    gemma = ModelShape(
+        name="gemma-2-2b", family="gemma3_text", layers=26, hidden_size=2304, heads=8, kv_heads=4,
+        head_dim=256, intermediate_size=9216, vocab_size=256000, max_positions=8192,
+        tied_embeddings=True, norms_per_block=4,
+    )  # fmt: skip
+    stock = planning.only(model=gemma, strategy="none", micro_batch=4)
+    assert stock.per_gpu.logits_bytes == 16 * 4 * 2048 * 256000
+    fused = planning.only(model=gemma, strategy="none", micro_batch=4, loss="liger")
+    assert fused.per_gpu.logits_bytes < stock.per_gpu.logits_bytes // 10
