@@ -16,7 +16,7 @@ from qdeploy.core.units import format_bytes
 
 _PACKAGES = (
     "torch", "transformers", "compressed-tensors", "safetensors", "accelerate",
-    "matplotlib", "gguf", "trl", "deepspeed", "peft", "bitsandbytes",
+    "gguf", "trl", "deepspeed", "peft", "bitsandbytes",
 )  # fmt: skip
 
 

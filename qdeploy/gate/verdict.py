@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import ClassVar
 
@@ -10,6 +11,8 @@ from qdeploy.core.schema import Schema
 
 VERDICT_NAME = "verdict.json"
 BLESSING_NAME = "blessing.json"
+JUNIT_NAME = "junit.xml"
+SUMMARY_NAME = "summary.md"
 
 
 class Outcome(str, Enum):
@@ -19,6 +22,29 @@ class Outcome(str, Enum):
     FAIL = "FAIL"
     INCONCLUSIVE = "INCONCLUSIVE"
     ERROR = "ERROR"
+
+
+EXIT_CODES = {
+    Outcome.PASS: 0,
+    Outcome.FAIL: 1,
+    Outcome.ERROR: 2,
+    Outcome.INCONCLUSIVE: 3,
+}
+"""The exit code of `qdeploy gate` by the overall outcome."""
+
+_WORST_FIRST = (Outcome.FAIL, Outcome.ERROR, Outcome.INCONCLUSIVE)
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """The outcome that decides among several; of none it is ERROR.
+
+    FAIL decides over ERROR: a measured rejection stays one when something else was not
+    measurable. PASS needs all of them.
+    """
+    found = set(outcomes)
+    if not found:
+        return Outcome.ERROR
+    return next((outcome for outcome in _WORST_FIRST if outcome in found), Outcome.PASS)
 
 
 class RuleResult(Schema):

@@ -1,0 +1,5 @@
+"""`python -m qdeploy`."""
+
+from qdeploy.cli.main import run
+
+run()

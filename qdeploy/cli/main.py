@@ -1,0 +1,121 @@
+"""The command line: `qdeploy COMMAND`. Each command lives in a file of its name.
+
+Exit codes everywhere: 0 good, 1 a measured bad result, 2 bad input or an interrupted run,
+3 (gate) not enough evidence.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from qdeploy.core.console import stderr
+from qdeploy.core.errors import QdeployError
+
+
+class _Group(TyperGroup):
+    """Turns whatever a user can cause into one clear message and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        debug = bool(ctx.params.get("debug")) or os.environ.get("QDEPLOY_DEBUG") == "1"
+        try:
+            return super().invoke(ctx)
+        except QdeployError as error:
+            _explain(error.message, error.hint, debug)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            _explain(
+                "interrupted: finished work is kept, nothing half-written is left", None, debug
+            )
+            raise typer.Exit(2) from None
+        except BrokenPipeError:
+            # The reader of our output (head, less) has gone: nothing is wrong.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except OSError as error:
+            _explain(_os_error(error), None, debug)
+            raise typer.Exit(2) from None
+
+
+def _explain(message: str, hint: str | None, debug: bool) -> None:
+    stderr.print(f"[bold red]error:[/] {_escaped(message)}")
+    if hint:
+        stderr.print(f"[bold]hint:[/] {_escaped(hint)}")
+    if debug:
+        stderr.print_exception()
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def _os_error(error: OSError) -> str:
+    where = f": {error.filename}" if error.filename else ""
+    if error.errno == errno.ENOSPC:
+        return f"no space left on the disk{where}; what was half-written has been removed"
+    return f"{error.strerror or error}{where}"
+
+
+app = typer.Typer(
+    name="qdeploy",
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Plan, quantize, evaluate and gate language models: which of them may go to production, "
+    "for which kind of request, decided by measurement.",
+)
+
+# Command -> (module in qdeploy.cli, function); modules are imported when a command is looked up.
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("init", "init"),
+    "doctor": ("doctor", "doctor"),
+    "train-plan": ("train_plan", "train_plan"),
+    "quantize": ("quantize", "quantize"),
+    "eval": ("eval", "eval_"),
+    "gate": ("gate", "gate"),
+    "schema": ("schema", "schema"),
+    "demo": ("demo", "demo"),
+}
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", is_eager=True)
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    if version:
+        from qdeploy import __version__
+
+        typer.echo(f"qdeploy {__version__}")
+        raise typer.Exit(0)
+
+
+def _command(module: str, function: str) -> Callable[..., Any]:
+    command: Callable[..., Any] = getattr(
+        importlib.import_module(f"qdeploy.cli.{module}"), function
+    )
+    return command
+
+
+for _name, (_module, _function) in _COMMANDS.items():
+    app.command(_name)(_command(_module, _function))
+app.add_typer(importlib.import_module("qdeploy.cli.calib").calib_app, name="calib")
+
+
+def run() -> None:
+    """Entry point of the `qdeploy` script."""
+    # A polite kill cleans up as Ctrl-C does.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    app()

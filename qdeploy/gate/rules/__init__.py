@@ -1,0 +1,1 @@
+"""Gate rules: one file per rule, named as in a policy."""
