@@ -77,9 +77,16 @@ def _run_step(title: str, arguments: list[str], project: Path) -> None:
     """One command in the project folder. Any exit code but 2 is a result, not a failure."""
     stderr.rule(f"[bold]{title}")
     say(f"$ qdeploy {' '.join(arguments)}")
-    done = subprocess.run([sys.executable, "-m", "qdeploy", *arguments], cwd=project, check=False)
-    if done.returncode not in (0, 1, 3):
+    process = subprocess.Popen([sys.executable, "-m", "qdeploy", *arguments], cwd=project)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        # The command cleans up by itself; subprocess.run would kill it before it has.
+        process.terminate()
+        process.wait()
+        raise
+    if code not in (0, 1, 3):
         raise RunError(
-            f"'qdeploy {' '.join(arguments)}' ended with exit code {done.returncode}",
+            f"'qdeploy {' '.join(arguments)}' ended with exit code {code}",
             hint=f"run it again in {project} to see what is wrong",
         )

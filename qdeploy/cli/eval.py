@@ -8,23 +8,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qdeploy.core.shipped import shipped
+from qdeploy.cli.project import find_project
+from qdeploy.core.shipped import find_yaml
 
 if TYPE_CHECKING:
     from qdeploy.evals.results import EvalReport, MetricResult
 
-SUITES = ("short_qa", "classification", "extraction", "long_generation")
+SUITES = ["short_qa", "classification", "extraction", "long_generation"]
 
 
 def eval_(
     model: Annotated[
-        Path | None, typer.Argument(help="Model folder that 'bf16', 'fp16' and 'fp32' mean.")
+        str | None, typer.Argument(help="Model folder that 'bf16', 'fp16' and 'fp32' mean.")
     ] = None,
     compare: Annotated[
         str, typer.Option(help="Candidates by commas, the baseline first: bf16,NAME=FOLDER.")
     ] = "bf16,int8",
     suite: Annotated[
-        list[Path] | None, typer.Option(help="A suite's YAML; may be repeated. Default: all four.")
+        list[str] | None,
+        typer.Option(
+            help="A shipped suite's name or a YAML file; may be repeated. Default: the project's, "
+            f"else {', '.join(SUITES)}."
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the report and the samples.")] = Path(
         "artifacts/eval"
@@ -47,12 +52,17 @@ def eval_(
     from qdeploy.runtime.load import load_candidate
     from qdeploy.runtime.spec import parse_candidate
 
-    specs = [parse_candidate(text.strip(), model, {}) for text in compare.split(",")]
+    project = find_project()
+    named = model or (project.model if project else None)
+    known = {n: Path(c.folder) for n, c in project.candidates.items()} if project else {}
+    texts = [text.strip() for text in compare.split(",")]
+    specs = [parse_candidate(text, Path(named) if named else None, known) for text in texts]
     loaders = [
         CandidateLoader(spec.name, partial(load_candidate, spec.name, spec.folder, spec.precision))
         for spec in specs
     ]
-    suites = suite or [shipped(f"evals/{name}.yaml") for name in SUITES]
+    chosen = suite or (project.evals.suites if project and project.evals else SUITES)
+    suites = [find_yaml(name, "evals", "suite") for name in chosen]
     options = EvalOptions(limit=limit, seed=seed, noise=noise, overwrite=overwrite)
     report = run_eval(loaders, suites, out, options)
     if json_:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from qdeploy.cli.project import PROJECT_NAME, Project, find_project, require
 from qdeploy.core.errors import InputError
 from qdeploy.core.units import format_bytes, format_seconds
 
@@ -23,8 +25,12 @@ def quantize(
         typer.Option(help="Calibration data: a .jsonl, .csv or .txt file, or a folder."),
     ] = None,
     scheme: Annotated[
-        str, typer.Option(help="A scheme of recipes/quantize, or the path of a YAML file.")
-    ] = "int8",
+        str | None,
+        typer.Option(
+            help="A scheme of recipes/quantize, or a YAML file. Default: the schemes of the "
+            "project's candidates, else int8."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="New folder for the quantized model.")] = None,
     samples: Annotated[int, typer.Option(help="Calibration samples.")] = 64,
     max_seq_len: Annotated[int, typer.Option(help="Tokens of a sample at most.")] = 512,
@@ -35,32 +41,52 @@ def quantize(
 
     Exit codes: 0 done, 1 the written files are not what was computed, 2 bad input.
     """
-    for value, name in ((model, "MODEL"), (calib, "--calib"), (out, "--out")):
-        if value is None:
-            raise InputError(f"{name} is missing", hint="see qdeploy quantize --help")
-    assert model is not None
-    assert calib is not None
-    assert out is not None
     from qdeploy.core.artifacts import refuse_existing
     from qdeploy.models.source import model_folder
     from qdeploy.quant.scheme import load_scheme
 
-    chosen = load_scheme(scheme)
-    refuse_existing(out)
-    folder = model_folder(model)
+    project = find_project()
+    folder = model_folder(require(model or (project.model if project else None), "model", "MODEL"))
+    own = project.calib.data if project and project.calib else None
+    data = Path(require(str(calib) if calib else own, "calibration data", "--calib"))
+    jobs = [(load_scheme(name), target) for name, target in _jobs(project, scheme, out)]
+    for _, target in jobs:
+        refuse_existing(target)
     from qdeploy.calib.batches import calibration_set
     from qdeploy.calib.template import load_tokenizer
     from qdeploy.quant.engine import quantize as run
 
-    tokenizer = load_tokenizer(folder)
     calibration = calibration_set(
-        calib, tokenizer, samples=samples, max_seq_len=max_seq_len, seed=seed
+        data, load_tokenizer(folder), samples=samples, max_seq_len=max_seq_len, seed=seed
     )
-    manifest = run(folder, calibration, chosen, out)
+    documents = []
+    for chosen, target in jobs:
+        manifest = run(folder, calibration, chosen, target)
+        documents.append(manifest.model_dump(mode="json", by_alias=True))
+        if not json_:
+            _show(manifest, target)
     if json_:
-        typer.echo(manifest.to_json(), nl=False)
-    else:
-        _show(manifest, out)
+        found = documents[0] if len(documents) == 1 else documents
+        typer.echo(json.dumps(found, ensure_ascii=False, indent=2))
+
+
+def _jobs(project: Project | None, scheme: str | None, out: Path | None) -> list[tuple[str, Path]]:
+    """Schemes and output folders: as given, or those of the project's candidates."""
+    if out is not None:
+        return [(scheme or "int8", out)]
+    candidates = project.candidates.values() if project else ()
+    jobs = [
+        (candidate.scheme, Path(candidate.out))
+        for candidate in candidates
+        if candidate.scheme and candidate.out and scheme in (None, candidate.scheme)
+    ]
+    if not jobs:
+        what = "no candidate has a scheme" if scheme is None else f"no candidate has {scheme!r}"
+        raise InputError(
+            "no output folder given" + (f", and {what} in {PROJECT_NAME}" if project else ""),
+            hint="give --out FOLDER",
+        )
+    return jobs
 
 
 def _show(manifest: QuantManifest, out: Path) -> None:
