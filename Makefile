@@ -43,6 +43,8 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/int8_runtime.py
+	$(BIN)/python benchmarks/int8_quality.py
+	$(BIN)/python benchmarks/gate_power.py
 
 # Resolve the newest versions again (needs uv); torch keeps its pin.
 lock:

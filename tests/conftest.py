@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import pytest
 

@@ -50,7 +50,7 @@ def demo_model() -> Path:
     with tempfile.TemporaryDirectory(prefix="qdeploy-") as scratch:
         gguf = _fetch(Path(scratch))
         say("turning it into a Hugging Face folder (about half a minute, once) ...")
-        from qdeploy.formats.gguf import gguf_to_folder
+        from qdeploy.runtime.gguf import gguf_to_folder
 
         converted = Path(scratch) / "converted"
         gguf_to_folder(gguf, converted)

@@ -35,7 +35,15 @@ def eval_(
         "artifacts/eval"
     ),
     limit: Annotated[
-        int | None, typer.Option(min=1, help="At most so many items of each task class.")
+        list[str] | None,
+        typer.Option(
+            help="At most N items of each task class; NAME=N for one task class, suite or "
+            "language. May be repeated: --limit 40 --limit zh=8."
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cap on the tokens of an answer; default: the suites'."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the draw that --limit makes.")] = 0,
     noise: Annotated[
@@ -47,6 +55,7 @@ def eval_(
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Run all candidates on the same prompts and compare them in pairs."""
+    from qdeploy.evals.limits import parse_limits
     from qdeploy.evals.run import CandidateLoader, run_eval
     from qdeploy.evals.run_state import EvalOptions
     from qdeploy.runtime.load import load_candidate
@@ -63,7 +72,13 @@ def eval_(
     ]
     chosen = suite or (project.evals.suites if project and project.evals else SUITES)
     suites = [find_yaml(name, "evals", "suite") for name in chosen]
-    options = EvalOptions(limit=limit, seed=seed, noise=noise, overwrite=overwrite)
+    options = EvalOptions(
+        limits=parse_limits(limit or []),
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        noise=noise,
+        overwrite=overwrite,
+    )
     report = run_eval(loaders, suites, out, options)
     if json_:
         typer.echo(report.to_json(), nl=False)

@@ -71,7 +71,9 @@ def _find_identical(state: State, others: list[str]) -> None:
 
 def _decoding(state: State) -> dict[str, str]:
     decoding = {"method": "greedy", "begin": state.bos, "thinking": "off"}
-    decoding["limit"] = "none" if state.options.limit is None else str(state.options.limit)
+    decoding["limit"] = " ".join(state.options.limits.words()) or "none"
+    cap = state.options.max_new_tokens
+    decoding["cap"] = "none" if cap is None else str(cap)
     decoding["batch_tokens"] = str(state.options.batch_tokens)
     decoding["noise"] = NOISE_IN_WORDS if state.options.noise else "not measured"
     for found in state.prepared:

@@ -8,15 +8,16 @@ from typing import Any, Protocol
 
 from qdeploy.evals.compare import TaskClass
 from qdeploy.evals.items import ClassificationItem
+from qdeploy.evals.limits import Limits
 from qdeploy.evals.render import Rendered, render
 from qdeploy.evals.suite import Suite, sub_sample
 
-_NOISE_SHORT_ITEMS = 32
-_NOISE_LONG_ITEMS = 8
+_NOISE_SHORT_ITEMS = 12
+_NOISE_LONG_ITEMS = 4
 
 NOISE_IN_WORDS = (
-    f"baseline again in quarter batches and reverse order, {_NOISE_SHORT_ITEMS} items of a short "
-    f"task class, {_NOISE_LONG_ITEMS} of a long one"
+    "baseline again in batches of half the size and reverse order, "
+    f"{_NOISE_SHORT_ITEMS} items of a short task class, {_NOISE_LONG_ITEMS} of a long one"
 )
 
 
@@ -81,12 +82,12 @@ def _chance(prompts: list[Rendered]) -> float:
     return sum(1 / len(prompt.label_ids) for prompt in prompts) / len(prompts)
 
 
-def prepare(suite: Suite, reader: Reader, limit: int | None, seed: int) -> Prepared:
-    """At most `limit` items of each task class, rendered, without those that do not fit."""
+def prepare(suite: Suite, reader: Reader, limits: Limits, seed: int) -> Prepared:
+    """The drawn items of each task class, rendered, without those that do not fit."""
     prompts: list[Rendered] = []
     skipped: dict[str, int] = {}
     for name, items in suite.by_class().items():
-        chosen = sub_sample(items, limit, seed)
+        chosen = sub_sample(items, limits.of(name), seed)
         rendered = [render(suite.spec.prompt[i.lang], i, reader.tokenizer) for i in chosen]
         fitting = [found for found in rendered if _fits(suite, found, reader.max_positions)]
         skipped[name] = len(rendered) - len(fitting)

@@ -122,7 +122,10 @@ class ScreenResult(Schema):
     """Share of positions at which both put the same token first."""
     block_errors: list[float] = Field(default_factory=list)
     """Per decoder block, both fed the baseline's input: ||D_c - D_b||^2 / ||D_b||^2 of the
-    block's update D = output - input. A wrong scale in one layer stands out here at once."""
+    block's update D = output - input."""
+    layer_errors: dict[str, float] = Field(default_factory=dict)
+    """'BLOCK.LINEAR' -> the same of the linear layer's output Y: ||Y_c - Y_b||^2 / ||Y_b||^2, for
+    layers that no smoothing scales. A wrong scale in one layer stands out here at once."""
 
 
 class Finding(Schema):

@@ -31,7 +31,7 @@ from qdeploy.evals.results import (
 from qdeploy.evals.run_state import EvalOptions, State, of_suite
 from qdeploy.evals.samples import SampleFile
 from qdeploy.evals.screen import ScreenText, choose_texts, screen
-from qdeploy.evals.suite import Suite, read_suite
+from qdeploy.evals.suite import Suite, capped, read_suite
 from qdeploy.runtime.candidate import Candidate
 
 NOISE_FOLDER = "noise"
@@ -57,7 +57,7 @@ def run_eval(
     """
     began = time.monotonic()
     _check_names(candidates)
-    read = [read_suite(path) for path in suites]
+    read = [capped(read_suite(path), options.max_new_tokens) for path in suites]
     _check_suites(read)
     state = State(out, options)
     baseline = candidates[0]
@@ -96,8 +96,9 @@ def _check_suites(suites: list[Suite]) -> None:
 
 
 def _prepare(state: State, suites: list[Suite], model: Candidate) -> None:
+    state.options.limits.check_names(name for suite in suites for name in suite.by_class())
     for suite in suites:
-        prepared = prepare(suite, model, state.options.limit, state.options.seed)
+        prepared = prepare(suite, model, state.options.limits, state.options.seed)
         state.prepared.append(prepared)
         for name, skipped in prepared.skipped.items():
             if skipped:
@@ -124,7 +125,7 @@ def _run_baseline(state: State, model: Candidate) -> None:
             overwrite=state.options.overwrite,
         )
         again = noise_prompts(prepared)
-        batch_tokens = max(1, state.options.batch_tokens // 4)
+        batch_tokens = max(1, state.options.batch_tokens // 2)
         _answer(state, model, prepared.suite, again, file, batch_tokens)
         state.noise |= {f"{name}/{item}": sample for item, sample in file.done.items()}
 

@@ -12,6 +12,7 @@ import torch
 
 from qdeploy.core.artifacts import sha256_files
 from qdeploy.core.console import warn
+from qdeploy.evals.limits import Limits
 from qdeploy.evals.prepare import Prepared
 from qdeploy.evals.results import CandidateInfo, Finding, Sample, ScreenResult
 from qdeploy.runtime.candidate import Candidate
@@ -22,10 +23,12 @@ from qdeploy.runtime.model import DEFAULT_BATCH_TOKENS
 class EvalOptions:
     """How much is measured."""
 
-    limit: int | None = None
-    """At most so many items of each task class."""
+    limits: Limits = field(default_factory=Limits)
+    """Items of each task class at most."""
+    max_new_tokens: int | None = None
+    """Caps what the suites allow; None: as they say."""
     seed: int = 0
-    """Of the draw that `limit` makes."""
+    """Of the draw that `limits` makes."""
     noise: bool = True
     """Run the baseline again on some items, see `prepare.noise_prompts`."""
     screen_tokens: int = 1024
@@ -74,7 +77,8 @@ class State:
             "baseline weights": self.infos[0].weights_digest if self.infos else "",
             "suite": prepared.suite.digest,
             "prompts": prepared.digest,
-            "limit": str(self.options.limit),
+            "limits": " ".join(self.options.limits.words()),
+            "max_new_tokens": str(prepared.suite.spec.decoding.max_new_tokens),
             "seed": str(self.options.seed),
             "batch_tokens": str(self.options.batch_tokens),
             "code": _code_digest(),

@@ -71,14 +71,17 @@ def screen(baseline: Candidate, candidate: Candidate, texts: list[ScreenText]) -
     kl_T = torch.cat(divergences)
     longest = max(texts, key=lambda text: len(text.prompt_ids) + len(text.answer_ids))
     ids = (longest.prompt_ids + longest.answer_ids)[:_BLOCK_TOKENS]
-    input_ids = torch.tensor([ids], device=baseline.device)
+    errors = block_errors(
+        baseline.model, candidate.model, torch.tensor([ids], device=baseline.device)
+    )
     return ScreenResult(
         candidate=candidate.name,
         tokens=kl_T.numel(),
         kl_mean=float(kl_T.mean()),
         kl_p99=float(kl_T.quantile(0.99)),
         top1_agreement=float(torch.cat(agreements).double().mean()),
-        block_errors=block_errors(baseline.model, candidate.model, input_ids),
+        block_errors=errors.blocks,
+        layer_errors=errors.layers,
     )
 
 

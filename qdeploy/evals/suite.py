@@ -10,7 +10,7 @@ import json
 import random
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -186,6 +186,15 @@ def _rows(path: Path) -> Iterator[tuple[int, Any]]:
         raise InputError(f"cannot read {path}: {error}") from None
     except json.JSONDecodeError as error:
         raise InputError(f"{path}:{number}: not valid JSON: {error.msg}") from None
+
+
+def capped(suite: Suite, max_new_tokens: int | None) -> Suite:
+    """The suite with answers of at most `max_new_tokens` tokens; None: as it is."""
+    decoding = suite.spec.decoding
+    if max_new_tokens is None or decoding.max_new_tokens <= max_new_tokens:
+        return suite
+    shorter = decoding.model_copy(update={"max_new_tokens": max_new_tokens})
+    return replace(suite, spec=suite.spec.model_copy(update={"decoding": shorter}))
 
 
 def sub_sample(items: list[Item], limit: int | None, seed: int) -> list[Item]:

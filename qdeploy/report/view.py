@@ -132,7 +132,11 @@ def reproduce(data: ReportData) -> list[str]:
     for suite in report.suites:
         words += ["--suite", suite]
     if report.decoding.get("limit", "none") != "none":
-        words += ["--limit", report.decoding["limit"], "--seed", str(report.seed)]
+        for limit in report.decoding["limit"].split():
+            words += ["--limit", limit]
+        words += ["--seed", str(report.seed)]
+    if report.decoding.get("cap", "none") != "none":
+        words += ["--max-new-tokens", report.decoding["cap"]]
     commands = [shlex.join(words)]
     if data.verdict is not None:
         words = ["qdeploy", "gate", str(data.evaluation.folder), "--policy", data.verdict.policy]

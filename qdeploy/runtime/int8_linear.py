@@ -2,7 +2,8 @@
 
     y = (q_x @ q_w^T) * scale_x * scale_w + bias
 
-The product is exact integer arithmetic (`int_mm`); scales and bias are applied in float32.
+The product is exact integer arithmetic (`int_mm`); scales and bias are applied in float32. Query,
+key and value layers, or gate and up, read the same activation: it is quantized once for all.
 """
 
 from __future__ import annotations
@@ -11,6 +12,22 @@ from torch import Tensor, nn
 
 from qdeploy.core.affine import QuantizedTensor
 from qdeploy.runtime.int_mm import IntWeight, Kernel
+
+
+class Activations:
+    """Quantizes activations and remembers the last one; shared by the layers of a model."""
+
+    def __init__(self) -> None:
+        self._x: Tensor | None = None
+        self._version = -1
+        self._quantized: tuple[Tensor, Tensor] | None = None
+
+    def quantized(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`quantize_rows` of `x` [..., I] with its leading sizes as one."""
+        if self._quantized is None or self._x is not x or self._version != x._version:
+            self._quantized = quantize_rows(x.reshape(-1, x.shape[-1]))
+            self._x, self._version = x, x._version
+        return self._quantized
 
 
 class Int8Linear(nn.Module):
@@ -27,18 +44,22 @@ class Int8Linear(nn.Module):
         *,
         resident: bool = True,
         kernel: Kernel | None = None,
+        activations: Activations | None = None,
     ) -> None:
-        """`resident` and `kernel` as in `IntWeight`; they change speed and memory, no result."""
+        """`resident` and `kernel` as in `IntWeight`, `activations` shared with other layers; they
+        change speed and memory, no result.
+        """
         super().__init__()
         self.out_features, self.in_features = weight.q.shape
         self.register_buffer("weight", weight.q)
         self.register_buffer("scale", weight.scale.float().flatten())
         self.register_buffer("bias", None if bias_O is None else bias_O.float())
+        self._activations = activations or Activations()
         self._product = IntWeight(weight.q, resident=resident, kernel=kernel)
 
     def forward(self, x: Tensor) -> Tensor:
         """`x` [..., I] float32 -> [..., O] float32."""
-        q_MI, scale_M1 = quantize_rows(x.reshape(-1, self.in_features))
+        q_MI, scale_M1 = self._activations.quantized(x)
         y_MO = self._product.product(q_MI).mul_(scale_M1).mul_(self.scale)
         if self.bias is not None:
             y_MO.add_(self.bias)

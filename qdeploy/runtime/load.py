@@ -26,7 +26,7 @@ from qdeploy.models.checkpoint import Checkpoint, open_checkpoint
 from qdeploy.models.source import model_folder, read_config
 from qdeploy.runtime.build import build_model, read_tensors
 from qdeploy.runtime.candidate import Candidate
-from qdeploy.runtime.int8_linear import Int8Linear
+from qdeploy.runtime.int8_linear import Activations, Int8Linear
 from qdeploy.runtime.int_mm import fastest_kernel
 from qdeploy.runtime.spec import PRECISIONS
 
@@ -131,6 +131,7 @@ def _load_int8(name: str, checkpoint: Checkpoint, config: dict[str, Any]) -> Can
 
 def _replace_linears(model: PreTrainedModel, weights: dict[str, QuantizedTensor]) -> None:
     """Put an Int8Linear in the place of every named linear layer."""
+    activations = Activations()
     left = int(psutil.virtual_memory().available * _RESIDENT_SHARE)
     for name, weight in weights.items():
         parent, _, child = name.rpartition(".")
@@ -142,7 +143,8 @@ def _replace_linears(model: PreTrainedModel, weights: dict[str, QuantizedTensor]
         left -= 4 * weight.q.numel()
         moved = QuantizedTensor(weight.q.to(model.device), weight.scale.to(model.device))
         bias_O: Tensor | None = linear.bias
-        setattr(model.get_submodule(parent), child, Int8Linear(moved, bias_O, resident=left >= 0))
+        layer = Int8Linear(moved, bias_O, resident=left >= 0, activations=activations)
+        setattr(model.get_submodule(parent), child, layer)
 
 
 def _candidate(

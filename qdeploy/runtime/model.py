@@ -15,7 +15,10 @@ from transformers import PreTrainedModel
 from qdeploy.core.errors import InputError, RunError
 from qdeploy.runtime.cache import new_cache, select_rows
 
-DEFAULT_BATCH_TOKENS = 8192
+DEFAULT_BATCH_TOKENS = 16384
+
+_LEAST_FILL = 0.75
+"""A batch's shortest item over its longest, so that little is computed on padding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,15 +160,17 @@ def batches(lengths: Sequence[int], rows: Sequence[int], batch_tokens: int) -> l
     """Indices of items grouped into batches: longest first, by length alone.
 
     Item i makes `rows[i]` rows of `lengths[i]` tokens; a batch holds at most `batch_tokens` tokens
-    with padding, or one item. The grouping depends on nothing else, so that all candidates get the
-    same batches. Raises InputError unless `batch_tokens` is positive.
+    with padding, or one item, and none much shorter than its longest. The grouping depends on
+    nothing else, so that all candidates get the same batches. Raises InputError unless
+    `batch_tokens` is positive.
     """
     if batch_tokens < 1:
         raise InputError(f"batch_tokens must be positive, found {batch_tokens}")
     groups: list[list[int]] = []
     used = longest = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if not groups or (used + rows[index]) * longest > batch_tokens:
+        full = (used + rows[index]) * longest > batch_tokens
+        if not groups or full or lengths[index] < _LEAST_FILL * longest:
             groups.append([])
             used, longest = 0, lengths[index]
         groups[-1].append(index)

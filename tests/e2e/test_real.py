@@ -117,7 +117,7 @@ def test_bf16_under_another_name_is_never_called_worse(bf16: Path, tmp_path: Pat
 
 def test_the_demo_goes_the_whole_way(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    result = runner.invoke(app, ["demo", "--dir", str(folder), "--limit", "6"])
+    result = runner.invoke(app, ["demo", "--dir", str(folder), "--limit", "6", "--limit", "zh=2"])
     assert result.exit_code == 0, result.output
     written = {path.name for path in (folder / "artifacts/eval").iterdir()}
     assert {"report.html", "verdict.json", "junit.xml", "summary.md"} <= written

@@ -9,6 +9,7 @@ import pytest
 
 from qdeploy.core.artifacts import read_artifact, sha256_file
 from qdeploy.core.errors import InputError, RunError
+from qdeploy.evals.limits import Limits
 from qdeploy.evals.results import REPORT_NAME, EvalReport
 from qdeploy.evals.run import CandidateLoader, run_eval
 from qdeploy.evals.run_state import EvalOptions
@@ -132,7 +133,7 @@ def test_prompts_that_do_not_fit_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_limit_is_per_class(tmp_path: Path, suite: Path) -> None:
-    report = run(tmp_path / "out", suite, loader("bf16"), loader("int8"), limit=4)
+    report = run(tmp_path / "out", suite, loader("bf16"), loader("int8"), limits=Limits(4))
     assert [c.n for c in report.classes] == [4, 4]
     assert report.classes[0].metrics["int8"][0].clusters == 4
 

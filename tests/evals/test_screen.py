@@ -4,6 +4,7 @@ import torch
 from qdeploy.core.errors import InputError
 from qdeploy.evals import screen as screening
 from qdeploy.evals.screen import ScreenText, choose_texts, kl_divergence, screen
+from qdeploy.runtime.blocks import BlockErrors
 
 from .fakes import FakeCandidate
 
@@ -29,7 +30,7 @@ def test_only_answer_positions_count(monkeypatch: pytest.MonkeyPatch) -> None:
     class WithModel(FakeCandidate):
         model = None
 
-    monkeypatch.setattr(screening, "block_errors", lambda *_: [0.5])
+    monkeypatch.setattr(screening, "block_errors", lambda *_: BlockErrors([0.5], {"0.q": 0.25}))
     base = WithModel("bf16", str)
     other = WithModel("int8", str, shift_logits=9.0)
     text = ScreenText([5, 6, 7], [8, 9])
@@ -42,5 +43,6 @@ def test_only_answer_positions_count(monkeypatch: pytest.MonkeyPatch) -> None:
     agree = (ours.argmax(-1) == theirs.argmax(-1)).float().mean()
     assert result.top1_agreement == pytest.approx(float(agree))
     assert result.block_errors == [0.5]
+    assert result.layer_errors == {"0.q": 0.25}
     with pytest.raises(InputError, match="answered nothing"):
         screen(base, other, [])  # type: ignore[arg-type]

@@ -69,6 +69,7 @@ def screen(name: str, **changes: Any) -> ScreenResult:
         "kl_p99": 0.2,
         "top1_agreement": 0.95,
         "block_errors": [0.002, 0.004, 0.003, 0.006],
+        "layer_errors": {"0.self_attn.q_proj": 0.001, "2.mlp.down_proj": 0.008},
     }
     return ScreenResult(**{**values, **changes})
 

@@ -97,6 +97,20 @@ def test_one_bad_block_among_exact_ones_is_an_outlier(factory: Any) -> None:
     assert _judge(exact, rule="screen", metric="block_outlier", max=100).outcome is Outcome.PASS
 
 
+def test_a_wrong_scale_in_one_layer_is_found_and_named(factory: Any) -> None:
+    errors = {"0.self_attn.q_proj": 0.25, "0.mlp.down_proj": 0.01}
+    evidence = _evidence(factory, [0.0], factory.screen("int8", layer_errors=errors))
+    result = _judge(evidence, rule="screen", metric="layer_error", max=0.1)
+    assert result.outcome is Outcome.FAIL
+    assert "in block 0 layer self_attn.q_proj" in result.reason
+
+
+def test_layers_of_an_unknown_architecture_are_not_held_against_it(factory: Any) -> None:
+    evidence = _evidence(factory, [0.0], factory.screen("int8", layer_errors={}))
+    result = _judge(evidence, rule="screen", metric="layer_error", max=0.1)
+    assert (result.outcome, result.blocking, result.measured) == (Outcome.PASS, False, None)
+
+
 def test_a_screen_of_no_tokens_was_not_measured(factory: Any) -> None:
     evidence = _evidence(factory, [0.0], factory.screen("int8", tokens=0))
     with pytest.raises(NotMeasured):

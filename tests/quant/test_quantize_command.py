@@ -37,15 +37,27 @@ def test_quantize_prints_a_summary_or_the_manifest(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("options", "message"),
     [
-        ([], "MODEL is missing"),
-        (["m"], "--calib is missing"),
-        (["m", "--calib", "d"], "--out is missing"),
-        (["m", "--calib", "d", "--out", "o", "--scheme", "int9"], "did you mean 'int8'"),
+        ({}, "--calib"),
+        ({"--calib": "d"}, "no output folder"),
+        ({"--calib": "d", "--out": "o", "--scheme": "int9"}, "did you mean 'int8'"),
     ],
 )
-def test_bad_input(arguments: list[str], message: str) -> None:
-    run = CliRunner().invoke(app, ["quantize", *arguments])
+def test_bad_input(
+    tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, str], message: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    arguments = [part for option in options.items() for part in option]
+    run = CliRunner().invoke(app, ["quantize", str(tiny_llama), *arguments])
     assert run.exit_code == 2
     assert message in run.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke(app, ["quantize"])
+    assert run.exit_code == 2
+    assert "no model given" in run.stderr

@@ -17,7 +17,9 @@ IDS = torch.randint(3, 200, (2, 12), generator=torch.Generator().manual_seed(0))
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2"])
 def test_equal_models_have_no_error(random_model, family):
     model = random_model(family).model
-    assert block_errors(model, copy.deepcopy(model), IDS) == [0.0, 0.0]
+    errors = block_errors(model, copy.deepcopy(model), IDS)
+    assert errors.blocks == [0.0, 0.0]
+    assert set(errors.layers.values()) == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -29,14 +31,14 @@ def test_a_scaled_linear_stands_out_in_its_block(random_model, family, linear, b
     model = random_model(family).model
     damaged = copy.deepcopy(model)
     decoder_blocks(damaged)[block].get_submodule(linear).weight.data *= 1.5
-    errors = block_errors(model, damaged, IDS)
+    errors = block_errors(model, damaged, IDS).blocks
     assert errors[block] > 1e-4
     assert errors[1 - block] == 0.0
 
 
 def test_against_the_definition(random_model):
     model, other = random_model("llama").model, random_model("llama", seed=1).model
-    errors = block_errors(model, other, IDS)
+    errors = block_errors(model, other, IDS).blocks
     hidden = model(input_ids=IDS, output_hidden_states=True).hidden_states
     entered = {"position_embeddings": model.model.rotary_emb(hidden[0], torch.arange(12)[None])}
     out_b = model.model.layers[0](hidden[0], **entered)
@@ -46,10 +48,28 @@ def test_against_the_definition(random_model):
     assert errors[0] == pytest.approx(expected, rel=1e-4)
 
 
+LINEARS = [f"self_attn.{n}_proj" for n in "qkvo"] + [
+    f"mlp.{n}_proj" for n in ("gate", "up", "down")
+]
+
+
+@pytest.mark.parametrize("linear", LINEARS)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3_text"])
+def test_any_scaled_linear_stands_out_as_a_layer(random_model, family, linear):
+    model = random_model(family).model
+    damaged = copy.deepcopy(model)
+    decoder_blocks(damaged)[1].get_submodule(linear).weight.data *= 1.5
+    behind = {"self_attn.v_proj": "self_attn.o_proj", "mlp.up_proj": "mlp.down_proj"}
+    layers = block_errors(model, damaged, IDS).layers
+    assert layers.pop(f"1.{behind.get(linear, linear)}") == pytest.approx(0.25, rel=1e-3)
+    assert all(error < 0.3 for error in layers.values())
+    assert all(error == 0 for name, error in layers.items() if name.startswith("0."))
+
+
 def test_hooks_are_removed(random_model):
     model = random_model("llama").model
     block_errors(model, model, IDS)
-    assert all(not block._forward_hooks for block in decoder_blocks(model))
+    assert all(not module._forward_hooks for module in model.modules())
 
 
 def test_unknown_family_takes_the_longest_list(random_model, monkeypatch):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from qdeploy.core.affine import quantize_per_channel, quantize_per_token
-from qdeploy.runtime.int8_linear import Int8Linear, quantize_rows
+from qdeploy.core.affine import QuantizedTensor, quantize_per_channel, quantize_per_token
+from qdeploy.runtime.int8_linear import Activations, Int8Linear, quantize_rows
 
 
 def layer(features_in: int, features_out: int, bias: bool, **options) -> tuple[Int8Linear, ...]:
@@ -71,3 +71,18 @@ def test_a_bad_row_stays_visible_and_alone(kernel, bad):
 
 def test_empty_batch():
     assert layer(8, 4, False)[0](torch.zeros(0, 8)).shape == (0, 4)
+
+
+def test_layers_share_an_activation_but_never_a_stale_one():
+    shared = Activations()
+    layers = [
+        Int8Linear(quantize_per_channel(torch.randn(5, 8), torch.float32), None, activations=shared)
+        for _ in range(2)
+    ]
+    x = torch.randn(3, 8)
+    alone = [Int8Linear(QuantizedTensor(o.weight, o.scale[:, None]), None) for o in layers]
+    assert torch.equal(layers[0](x), alone[0](x))
+    assert torch.equal(layers[1](x), alone[1](x))
+    x.mul_(2)
+    assert torch.equal(layers[0](x), alone[0](x))
+    assert torch.equal(layers[1](x.clone().neg_()), alone[1](-x))

@@ -17,7 +17,9 @@ from qdeploy.evals.results import ScreenResult
 from qdeploy.gate.rule import Evidence, NotMeasured, RuleSettings
 from qdeploy.gate.verdict import Outcome, RuleResult
 
-Metric = Literal["kl_mean", "kl_p99", "top1_agreement", "block_error", "block_outlier"]
+Metric = Literal[
+    "kl_mean", "kl_p99", "top1_agreement", "block_error", "block_outlier", "layer_error"
+]
 
 
 class Settings(RuleSettings):
@@ -50,13 +52,22 @@ def _block_outlier(screen: ScreenResult) -> tuple[float, str]:
     return value / middle, where
 
 
+def _layer_error(screen: ScreenResult) -> tuple[float, str]:
+    worst = max(screen.layer_errors, key=screen.layer_errors.__getitem__)
+    return screen.layer_errors[worst], f" in block {worst.replace('.', ' layer ', 1)}"
+
+
 _VALUES: dict[Metric, Callable[[ScreenResult], tuple[float, str]]] = {
     "kl_mean": lambda screen: (screen.kl_mean, " nats per token"),
     "kl_p99": lambda screen: (screen.kl_p99, " nats"),
     "top1_agreement": lambda screen: (screen.top1_agreement, ""),
     "block_error": _block_error,
     "block_outlier": _block_outlier,
+    "layer_error": _layer_error,
 }
+
+
+_OF_TOKENS = frozenset({"kl_mean", "kl_p99", "top1_agreement"})
 
 
 def judge(settings: Settings, evidence: Evidence) -> RuleResult:
@@ -64,8 +75,10 @@ def judge(settings: Settings, evidence: Evidence) -> RuleResult:
     screen = evidence.screen
     if screen is None or screen.tokens == 0:
         raise NotMeasured(f"screen {settings.metric!r} was not measured")
-    if settings.metric.startswith("block_") and not screen.block_errors:
+    if settings.metric not in _OF_TOKENS and not screen.block_errors:
         raise NotMeasured(f"screen {settings.metric!r} was not measured: no block errors")
+    if settings.metric == "layer_error" and not screen.layer_errors and screen.block_errors:
+        return _unknown_layers(settings, screen)
     value, unit = _VALUES[settings.metric](screen)
     if settings.max is not None:
         limit, within, sign = settings.max, value <= settings.max, "at most"
@@ -82,4 +95,18 @@ def judge(settings: Settings, evidence: Evidence) -> RuleResult:
         limit=limit,
         n=screen.tokens,
         reason=f"{settings.metric} {value:.3g}{unit}, {verb} the limit of {sign} {limit:g}",
+    )
+
+
+def _unknown_layers(settings: Settings, screen: ScreenResult) -> RuleResult:
+    """Which layers may be compared is family data; of other architectures only blocks are."""
+    return RuleResult(
+        rule=settings.rule,
+        metric=settings.metric,
+        outcome=Outcome.PASS,
+        blocking=False,
+        measured=None,
+        limit=settings.max or 0.0,
+        n=screen.tokens,
+        reason="layers of this architecture cannot be compared one by one, only its blocks",
     )
