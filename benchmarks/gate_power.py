@@ -60,25 +60,12 @@ def main() -> None:
         print(f"correlation {correlation}: at most {found[worst]:.1%} false passes, at {worst}")
     for items in (72, 144):
         for margin in (0.05, 0.1):
-            shares = [
-                np.mean(
-                    list(
-                        _passes(
-                            rng,
-                            repetitions,
-                            margin,
-                            items=items,
-                            worse=change / 2,
-                            better=change / 2,
-                            correlation=0.0,
-                        )  # fmt: skip
-                    )
-                )
-                for change in (0.0, 0.02, 0.05, 0.1)
-            ]
-            print(
-                f"power, {items} items, margin {margin}: " + ", ".join(f"{s:.0%}" for s in shares)
-            )
+            shares = []
+            for change in (0.0, 0.02, 0.05, 0.1):
+                setting = {"items": items, "worse": change / 2, "better": change / 2}
+                passes = _passes(rng, repetitions, margin, **setting, correlation=0.0)
+                shares.append(f"{np.mean(list(passes)):.0%} at {change:.0%} changed")
+            print(f"power, {items} items, margin {margin}: {', '.join(shares)}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from qdeploy.core.shipped import shipped
 from qdeploy.core.units import format_seconds
 
 # What two cores do in a few minutes.
-_LIMITS = ["72", "classification.en=36", "long_generation.en=24", "zh=6"]
+_LIMITS = ["30", "short_qa.en=60", "long_generation.en=20", "zh=4"]
 
 
 def demo(

@@ -57,7 +57,7 @@ def generate(
     loaded.check_prompts(prompts, [max_new_tokens] * len(prompts))
     lengths = [len(prompt) + max_new_tokens for prompt in prompts]
     finish = _Finish(loaded, max_new_tokens, stop)
-    for group in batches(lengths, [1] * len(prompts), batch_tokens):
+    for group in batches(lengths, [1] * len(prompts), batch_tokens, max_new_tokens):
         _run_batch(loaded, [_Row(index) for index in group], prompts, finish, on_done)
 
 

@@ -17,8 +17,8 @@ from qdeploy.runtime.cache import new_cache, select_rows
 
 DEFAULT_BATCH_TOKENS = 16384
 
-_LEAST_FILL = 0.75
-"""A batch's shortest item over its longest, so that little is computed on padding."""
+_PADDING_OF_A_STEP = 24
+"""A forward pass over few rows takes about as long as computing so many tokens of padding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,23 +156,26 @@ class PaddedBatch:
         return logits
 
 
-def batches(lengths: Sequence[int], rows: Sequence[int], batch_tokens: int) -> list[list[int]]:
+def batches(
+    lengths: Sequence[int], rows: Sequence[int], batch_tokens: int, new_tokens: int
+) -> list[list[int]]:
     """Indices of items grouped into batches: longest first, by length alone.
 
-    Item i makes `rows[i]` rows of `lengths[i]` tokens; a batch holds at most `batch_tokens` tokens
-    with padding, or one item, and none much shorter than its longest. The grouping depends on
-    nothing else, so that all candidates get the same batches. Raises InputError unless
-    `batch_tokens` is positive.
+    Item i makes `rows[i]` rows of `lengths[i]` tokens, of which up to `new_tokens` come one by one;
+    a batch holds at most `batch_tokens` tokens with padding, or one item, and no more padding than
+    a batch more would cost. The grouping depends on nothing else, so that all candidates get the
+    same batches. Raises InputError unless `batch_tokens` is positive.
     """
     if batch_tokens < 1:
         raise InputError(f"batch_tokens must be positive, found {batch_tokens}")
     groups: list[list[int]] = []
-    used = longest = 0
+    used = longest = padding = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         full = (used + rows[index]) * longest > batch_tokens
-        if not groups or full or lengths[index] < _LEAST_FILL * longest:
+        padding += rows[index] * (longest - lengths[index])
+        if not groups or full or padding > _PADDING_OF_A_STEP * (new_tokens + 1):
             groups.append([])
-            used, longest = 0, lengths[index]
+            used, longest, padding = 0, lengths[index], 0
         groups[-1].append(index)
         used += rows[index]
     return groups

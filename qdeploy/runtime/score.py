@@ -31,7 +31,7 @@ def label_logprobs(
     loaded.check_prompts(prompts, longest)
     lengths = [len(prompt) + new for prompt, new in zip(prompts, longest, strict=True)]
     rows = [max(1, sum(len(label) > 1 for label in choices)) for choices in labels]
-    for group in batches(lengths, rows, batch_tokens):
+    for group in batches(lengths, rows, batch_tokens, max(longest, default=0)):
         sums = _run_batch(loaded, [prompts[i] for i in group], [labels[i] for i in group])
         for index, result in zip(group, sums, strict=True):
             on_done(index, result)

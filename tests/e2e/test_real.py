@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,6 @@ from typer.testing import CliRunner
 
 from qdeploy.cli.demo_model import demo_model
 from qdeploy.cli.main import app
-from qdeploy.gate.verdict import Outcome
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(1500)]
 
@@ -31,16 +31,20 @@ def bf16() -> Path:
 def int8(bf16: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("quantized") / "int8"
     arguments = ["quantize", str(bf16), "--calib", str(ROOT / "calib"), "--out", str(out)]
-    result = runner.invoke(app, [*arguments, "--samples", "32"])
+    result = runner.invoke(app, [*arguments, "--samples", "8"])
     assert result.exit_code == 0, result.output
     return out
 
 
-def _judge(bf16: Path, compare: str, out: Path, *more: str) -> tuple[int, dict[str, object]]:
-    """Exit code and verdict of eval and gate on a few items."""
-    arguments = ["eval", str(bf16), "--compare", compare, "--out", str(out), "--limit", "8"]
-    result = runner.invoke(app, [*arguments, "--no-noise", *SHORT])
+def _eval(bf16: Path, compare: str, out: Path, limit: int) -> None:
+    """Evaluate on a few items."""
+    arguments = ["eval", str(bf16), "--compare", compare, "--out", str(out)]
+    result = runner.invoke(app, [*arguments, "--limit", str(limit), "--no-noise", *SHORT])
     assert result.exit_code == 0, result.output
+
+
+def _gate(out: Path, *more: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and verdict."""
     code = runner.invoke(app, ["gate", str(out), *more]).exit_code
     return code, json.loads((out / "verdict.json").read_text(encoding="utf-8"))
 
@@ -81,28 +85,45 @@ def test_the_int8_folder_answers_in_transformers(int8: Path) -> None:
     assert sum(answers) >= 3, answers
 
 
-@pytest.mark.parametrize(
-    "prefixes",
-    [("model.layers.15.",), ("model.layers.0.mlp.down_proj",), ("model.layers.12.mlp.up_proj",)],
-)
-def test_a_sabotaged_int8_is_rejected(
-    bf16: Path, int8: Path, tmp_path: Path, prefixes: tuple[str, ...]
-) -> None:
-    bad = _sabotaged(int8, tmp_path / "bad", *prefixes)
-    code, verdict = _judge(bf16, f"bf16,bad={bad}", tmp_path / "eval")
+SABOTAGED = {
+    "block": "model.layers.15.",
+    "down": "model.layers.0.mlp.down_proj",
+    "query": "model.layers.20.self_attn.q_proj",
+    "value": "model.layers.29.self_attn.v_proj",
+}
+
+
+@pytest.fixture(scope="module")
+def evaluated(bf16: Path, int8: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An evaluation of BF16, INT8, and INT8 files with the scales of one layer times 1.5."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    bad = {name: _sabotaged(int8, folder / name, prefix) for name, prefix in SABOTAGED.items()}
+    named = ",".join(f"{name}={path}" for name, path in {"int8": int8, **bad}.items())
+    _eval(bf16, f"bf16,{named}", folder / "eval", limit=4)
+    return folder / "eval"
+
+
+@pytest.mark.parametrize("name", sorted(SABOTAGED))
+def test_a_sabotaged_int8_is_rejected(evaluated: Path, name: str) -> None:
+    code, verdict = _gate(evaluated, "--require", name)
     assert code == 1, verdict
-    assert verdict["outcome"] == Outcome.FAIL.value
+    assert verdict["outcome"] == "FAIL"
+    mine = [judged for judged in verdict["classes"] if judged["candidate"] == name]
+    assert {judged["outcome"] for judged in mine} == {"FAIL"}
+    assert name not in verdict["routing"].values()
 
 
-def test_the_good_int8_is_not_rejected(bf16: Path, int8: Path, tmp_path: Path) -> None:
-    code, verdict = _judge(bf16, f"bf16,int8={int8}", tmp_path / "eval")
+def test_the_good_int8_is_not_rejected(evaluated: Path) -> None:
+    code, verdict = _gate(evaluated, "--require", "int8")
     assert code in (0, 3), verdict
+    mine = [judged for judged in verdict["classes"] if judged["candidate"] == "int8"]
+    assert "FAIL" not in {judged["outcome"] for judged in mine}
 
 
 def test_bf16_under_another_name_is_never_called_worse(bf16: Path, tmp_path: Path) -> None:
     again = Path(shutil.copytree(bf16, tmp_path / "again"))
-    compare = f"bf16,again={again}"
-    code, verdict = _judge(bf16, compare, tmp_path / "eval")
+    _eval(bf16, f"bf16,again={again}", tmp_path / "eval", limit=4)
+    code, verdict = _gate(tmp_path / "eval")
     assert code == 2
     assert "same weights" in json.dumps(verdict)
     policy = tmp_path / "policy.yaml"
@@ -110,14 +131,14 @@ def test_bf16_under_another_name_is_never_called_worse(bf16: Path, tmp_path: Pat
     policy.write_text(
         shipped.replace("allow_same_weights: false", "allow_same_weights: true"), encoding="utf-8"
     )
-    code, verdict = _judge(bf16, compare, tmp_path / "eval", "--policy", str(policy))
+    code, verdict = _gate(tmp_path / "eval", "--policy", str(policy))
     assert code in (0, 3), verdict
     assert "FAIL" not in {judged["outcome"] for judged in verdict["classes"]}
 
 
 def test_the_demo_goes_the_whole_way(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    result = runner.invoke(app, ["demo", "--dir", str(folder), "--limit", "6", "--limit", "zh=2"])
+    result = runner.invoke(app, ["demo", "--dir", str(folder), "--limit", "4", "--limit", "zh=1"])
     assert result.exit_code == 0, result.output
     written = {path.name for path in (folder / "artifacts/eval").iterdir()}
     assert {"report.html", "verdict.json", "junit.xml", "summary.md"} <= written
