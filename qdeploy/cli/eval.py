@@ -14,6 +14,8 @@ from qdeploy.core.shipped import find_yaml
 if TYPE_CHECKING:
     from qdeploy.evals.results import EvalReport, MetricResult
 
+_LEAST_WIDTH = 112
+
 SUITES = ["short_qa", "classification", "extraction", "long_generation"]
 
 
@@ -87,25 +89,35 @@ def eval_(
 
 
 def show(report: EvalReport) -> None:
-    """Print the report as a table."""
+    """Print the report as a table, one row for each metric of a task class."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("task class", "candidate", "metric", "n", "baseline", "candidate", "difference")
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("task class", "candidate", "metric"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("n", report.baseline, "candidate", "difference", "90 % interval"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for result in report.classes:
-        note = "" if result.informative else " (uninformative)"
         for name, metrics in result.metrics.items():
-            for metric in metrics:
-                table.add_row(result.task_class + note, name, *_cells(metric))
-    Console().print(table)
+            for at, metric in enumerate(metrics):
+                first = [result.task_class, name] if at == 0 else ["", ""]
+                table.add_row(*first, *_cells(metric))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=max(console.width, _LEAST_WIDTH))
+    console.print(table)
+    for result in report.classes:
+        if not result.informative:
+            console.print(f"{result.task_class} is uninformative: {result.reason}")
     for screened in report.screens:
-        typer.echo(
+        console.print(
             f"{screened.candidate}: KL {screened.kl_mean:.4f} nats, top-1 agreement "
-            f"{screened.top1_agreement:.1%} on {screened.tokens} tokens"
+            f"{screened.top1_agreement:.1%} on {screened.tokens} tokens of the baseline's answers"
         )
 
 
 def _cells(metric: MetricResult) -> list[str]:
-    interval = f"{metric.difference:+.3f} ({metric.low:+.3f} .. {metric.high:+.3f})"
-    values = [f"{metric.baseline:.3f}", f"{metric.candidate:.3f}"]
-    return [metric.metric, str(metric.n), *values, interval]
+    means = [f"{value:.3f}" for value in (metric.baseline, metric.candidate)]
+    interval = f"{metric.low:+.3f} to {metric.high:+.3f}"
+    return [metric.metric, str(metric.n), *means, f"{metric.difference:+.3f}", interval]

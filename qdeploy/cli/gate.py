@@ -14,6 +14,8 @@ from qdeploy.core.shipped import find_yaml
 from qdeploy.evals.results import REPORT_NAME, EvalReport
 from qdeploy.gate.verdict import EXIT_CODES, Outcome, Verdict
 
+_LEAST_WIDTH = 112
+
 _STYLES = {
     Outcome.PASS: "green",
     Outcome.FAIL: "red",
@@ -92,6 +94,8 @@ def _show(verdict: Verdict) -> None:
             Text(judged.reason),
         )
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=max(console.width, _LEAST_WIDTH))
     console.print(table)
     for error in verdict.errors:
         console.print(Text(f"ERROR: {error}", style=_STYLES[Outcome.ERROR]))

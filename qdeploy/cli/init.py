@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -34,11 +35,9 @@ def project_text(model: str, data: str = "data") -> str:
 
 
 def _quoted(text: str) -> str:
-    """`text` as a YAML scalar: plain where that is safe, else single-quoted."""
-    safe = text.replace("/", "").replace("-", "").replace("_", "").replace(".", "")
-    if safe.isascii() and safe.isalnum() and not safe[0].isdigit():
-        return text
-    return "'" + text.replace("'", "''") + "'"
+    """`text` as a YAML scalar: plain where it is a simple path, else single-quoted."""
+    simple = re.fullmatch(r"[\w./-]+", text, re.ASCII) and "/" in text
+    return text if simple else "'" + text.replace("'", "''") + "'"
 
 
 def init(

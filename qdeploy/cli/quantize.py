@@ -42,11 +42,12 @@ def quantize(
     Exit codes: 0 done, 1 the written files are not what was computed, 2 bad input.
     """
     from qdeploy.core.artifacts import refuse_existing
-    from qdeploy.models.source import model_folder
+    from qdeploy.models.source import model_folder, read_config
     from qdeploy.quant.scheme import load_scheme
 
     project = find_project()
     folder = model_folder(require(model or (project.model if project else None), "model", "MODEL"))
+    read_config(folder)
     own = project.calib.data if project and project.calib else None
     data = Path(require(str(calib) if calib else own, "calibration data", "--calib"))
     jobs = [(load_scheme(name), target) for name, target in _jobs(project, scheme, out)]

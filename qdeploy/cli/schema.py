@@ -17,7 +17,7 @@ _SCHEMAS = {
     "plan": ("qdeploy.plan.schema", "Plan"),
     "scheme": ("qdeploy.quant.scheme", "Scheme"),
     "quant-manifest": ("qdeploy.quant.manifest", "QuantManifest"),
-    "suite": ("qdeploy.evals.suite", "Suite"),
+    "suite": ("qdeploy.evals.suite", "SuiteSpec"),
     "eval-report": ("qdeploy.evals.results", "EvalReport"),
     "policy": ("qdeploy.gate.policy", "Policy"),
     "verdict": ("qdeploy.gate.verdict", "Verdict"),

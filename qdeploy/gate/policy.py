@@ -51,8 +51,8 @@ class Policy(Artifact):
             return []
         named = {rule.rule for rule in own}
         always: list[dict[str, Any]] = [
-            {"rule": "min_items", "min": self.min_items},
             {"rule": "informative"},
+            {"rule": "min_items", "min": self.min_items},
         ]
         return [*_parse([rule for rule in always if rule["rule"] not in named], "policy"), *own]
 

@@ -73,7 +73,7 @@ def _edit_config(**changes: object) -> Callable[[Path], None]:
         (lambda m: (m / "config.json").write_text("{"), "not valid JSON"),
         (_edit_config(architectures=None), "names no architecture"),
         (_edit_config(model_type="lama"), "did you mean 'llama'"),
-        (_edit_config(quantization_config={"quant_method": "gptq"}), "already quantized"),
+        (_edit_config(quantization_config={"quant_method": "gptq"}), "quantized already"),
         (lambda m: (m / "tokenizer.json").unlink(), "tokenizer"),
     ],
 )
