@@ -49,8 +49,12 @@ def eval_(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the draw that --limit makes.")] = 0,
     noise: Annotated[
-        bool, typer.Option(help="Run the baseline again on some items: the noise floor.")
-    ] = True,
+        list[str] | None,
+        typer.Option(
+            help="Suite of which the baseline answers some items again, for the noise floor; may "
+            "be repeated; 'none' for no suite. Default: all."
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace another run's samples in --out.")
     ] = False,
@@ -78,7 +82,7 @@ def eval_(
         limits=parse_limits(limit or []),
         max_new_tokens=max_new_tokens,
         seed=seed,
-        noise=noise,
+        noise=None if noise is None else tuple(name for name in noise if name != "none"),
         overwrite=overwrite,
     )
     report = run_eval(loaders, suites, out, options)

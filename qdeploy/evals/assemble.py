@@ -75,7 +75,10 @@ def _decoding(state: State) -> dict[str, str]:
     cap = state.options.max_new_tokens
     decoding["cap"] = "none" if cap is None else str(cap)
     decoding["batch_tokens"] = str(state.options.batch_tokens)
-    decoding["noise"] = NOISE_IN_WORDS if state.options.noise else "not measured"
+    noise = state.options.noise
+    decoding["noise"] = "not measured" if noise == () else NOISE_IN_WORDS
+    if noise:
+        decoding["noise"] += f"; of {', '.join(noise)} only"
     for found in state.prepared:
         spec = found.suite.spec
         decoding[f"{spec.name}.max_new_tokens"] = str(spec.decoding.max_new_tokens)

@@ -16,7 +16,7 @@ from typing import Literal
 
 from qdeploy.core.artifacts import sha256_file
 from qdeploy.core.console import progress, say
-from qdeploy.core.errors import InputError, RunError
+from qdeploy.core.errors import InputError, RunError, UnknownNameError
 from qdeploy.evals.assemble import assemble
 from qdeploy.evals.generate import Ask, answer_suite
 from qdeploy.evals.prepare import noise_prompts, other_prompts, prepare
@@ -96,6 +96,9 @@ def _check_suites(suites: list[Suite]) -> None:
 
 
 def _prepare(state: State, suites: list[Suite], model: Candidate) -> None:
+    for name in state.options.noise or ():
+        if name not in {suite.spec.name for suite in suites}:
+            raise UnknownNameError("suite", name, [suite.spec.name for suite in suites])
     state.options.limits.check_names(name for suite in suites for name in suite.by_class())
     for suite in suites:
         prepared = prepare(suite, model, state.options.limits, state.options.seed)
@@ -115,10 +118,10 @@ def _prepare(state: State, suites: list[Suite], model: Candidate) -> None:
 
 def _run_baseline(state: State, model: Candidate) -> None:
     _answer_all(state, model)
-    if not state.options.noise:
-        return
     for prepared in state.prepared:
         name = prepared.suite.spec.name
+        if state.options.noise is not None and name not in state.options.noise:
+            continue
         file = SampleFile(
             state.out / NOISE_FOLDER / f"{name}.jsonl",
             state.key(model, prepared) | {"pass": "noise"},

@@ -29,8 +29,9 @@ class EvalOptions:
     """Caps what the suites allow; None: as they say."""
     seed: int = 0
     """Of the draw that `limits` makes."""
-    noise: bool = True
-    """Run the baseline again on some items, see `prepare.noise_prompts`."""
+    noise: tuple[str, ...] | None = None
+    """Suites of which the baseline answers some items again, see `prepare.noise_prompts`; None:
+    all of them."""
     screen_tokens: int = 1024
     """Tokens of the teacher-forced screen; 0: no screen."""
     overwrite: bool = False

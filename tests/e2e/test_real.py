@@ -39,7 +39,7 @@ def int8(bf16: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _eval(bf16: Path, compare: str, out: Path, limit: int) -> None:
     """Evaluate on a few items."""
     arguments = ["eval", str(bf16), "--compare", compare, "--out", str(out)]
-    result = runner.invoke(app, [*arguments, "--limit", str(limit), "--no-noise", *SHORT])
+    result = runner.invoke(app, [*arguments, "--limit", str(limit), "--noise", "none", *SHORT])
     assert result.exit_code == 0, result.output
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qdeploy.core.artifacts import read_artifact, sha256_file
-from qdeploy.core.errors import InputError, RunError
+from qdeploy.core.errors import InputError, RunError, UnknownNameError
 from qdeploy.evals.limits import Limits
 from qdeploy.evals.results import REPORT_NAME, EvalReport
 from qdeploy.evals.run import CandidateLoader, run_eval
@@ -124,7 +124,7 @@ def test_prompts_that_do_not_fit_are_counted(tmp_path: Path) -> None:
     rows[4]["context"] = "long " * 100
     suite = write_suite(tmp_path, {}, rows)
     report = run(
-        tmp_path / "out", suite, loader("bf16", max_positions=100), loader("int8"), noise=False
+        tmp_path / "out", suite, loader("bf16", max_positions=100), loader("int8"), noise=()
     )
     assert (report.classes[0].n, report.classes[0].skipped) == (5, 1)
     assert codes(report) == [("warning", None, "skipped_items")]
@@ -206,3 +206,11 @@ def test_what_cannot_be_compared(
 ) -> None:
     with pytest.raises(InputError, match=message):
         run_eval([loader(n) for n in names], [suite] * suites, tmp_path / "out", NO_SCREEN)
+
+
+def test_the_noise_floor_of_some_suites(tmp_path: Path, suite: Path) -> None:
+    without = run(tmp_path / "out", suite, loader("bf16"), loader("int8"), noise=())
+    assert without.classes[0].metrics["int8"][0].noise is None
+    assert without.decoding["noise"] == "not measured"
+    with pytest.raises(UnknownNameError, match="'short_aq'"):
+        run(tmp_path / "other", suite, loader("bf16"), loader("int8"), noise=("short_aq",))
