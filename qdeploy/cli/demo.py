@@ -20,7 +20,7 @@ from qdeploy.core.shipped import shipped
 from qdeploy.core.units import format_seconds
 
 # What two cores do in a few minutes.
-_LIMITS = ["30", "short_qa.en=72", "classification.en=16", "long_generation.en=16", "zh=3"]
+_LIMITS = ["16", "short_qa.en=72", "long_generation.en=12", "zh=2"]
 _CHEAPER = ["--max-new-tokens", "192", "--noise", "short_qa", "--noise", "classification"]
 
 
