@@ -73,7 +73,7 @@ def _steps(limits: list[str]) -> list[tuple[str, list[str]]]:
             "And the demo's model on one RTX 4090?",
             ["train-plan", "--gpus", "1xRTX-4090", "--out", "artifacts/plan.json"],
         ),
-        ("Quantize to INT8, calibrated on business data", ["quantize", "--samples", "12"]),
+        ("Quantize to INT8, calibrated on business data", ["quantize", "--samples", "16"]),
         (
             "Compare BF16 and INT8 on the same prompts",
             ["eval", "--compare", "bf16,int8", *_CHEAPER, *limited],
