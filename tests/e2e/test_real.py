@@ -31,7 +31,7 @@ def bf16() -> Path:
 def int8(bf16: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("quantized") / "int8"
     arguments = ["quantize", str(bf16), "--calib", str(ROOT / "calib"), "--out", str(out)]
-    result = runner.invoke(app, [*arguments, "--samples", "8"])
+    result = runner.invoke(app, [*arguments, "--samples", "16"])
     assert result.exit_code == 0, result.output
     return out
 
@@ -69,9 +69,11 @@ def test_the_int8_folder_answers_in_transformers(int8: Path) -> None:
     answers = []
     for question, word in (
         ("What is the capital of France?", "Paris"),
-        ("What color is the sky on a clear day?", "blue"),
         ("How many days are in a week?", "7 seven"),
-        ("Which planet do we live on?", "Earth"),
+        ("What is the opposite of hot?", "cold"),
+        ("What is 2 plus 2?", "4 four"),
+        ("In which country is Tokyo?", "Japan"),
+        ("What is the largest ocean on Earth?", "Pacific"),
     ):
         ids = tokenizer.apply_chat_template(
             [{"role": "user", "content": question}],
@@ -82,7 +84,8 @@ def test_the_int8_folder_answers_in_transformers(int8: Path) -> None:
         out = model.generate(ids, max_new_tokens=24, do_sample=False)
         text = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
         answers.append(any(part.lower() in text.lower() for part in word.split()))
-    assert sum(answers) >= 3, answers
+    # One answer can flip on a near tie of the first token; the baseline gives all six.
+    assert sum(answers) >= 5, answers
 
 
 SABOTAGED = {
