@@ -128,7 +128,7 @@ def test_bf16_under_another_name_is_never_called_worse(bf16: Path, tmp_path: Pat
     _eval(bf16, f"bf16,again={again}", tmp_path / "eval", limit=4)
     code, verdict = _gate(tmp_path / "eval")
     assert code == 2
-    assert "same weights" in json.dumps(verdict)
+    assert "the baseline's very weights" in json.dumps(verdict)
     policy = tmp_path / "policy.yaml"
     shipped = (ROOT / "evals/policies/default.yaml").read_text(encoding="utf-8")
     policy.write_text(
