@@ -49,8 +49,11 @@ def _because(judged: ClassVerdict) -> str:
     if judged.outcome is Outcome.FAIL:
         return f"{name} is {_fault(judged)}"
     open_rules = [r for r in judged.rules if r.outcome is Outcome.INCONCLUSIVE and r.blocking]
-    if any(rule.rule == "informative" for rule in open_rules):
-        return "not known: the baseline itself cannot do this task"
+    for rule in open_rules:
+        if rule.rule == "informative" and (rule.measured or 0.0) > rule.limit:
+            return "not known yet: too few prompts to show that the baseline can do this task"
+        if rule.rule == "informative":
+            return "not known: the baseline itself cannot do this task"
     counts = [rule.needed for rule in open_rules]
     if None in counts:
         return f"not known: {name} is close to the margin, more prompts of this kind may not help"
