@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qdeploy.cli.project import find_project
+from qdeploy.core.console import results
 from qdeploy.core.shipped import find_yaml
 
 if TYPE_CHECKING:
     from qdeploy.evals.results import EvalReport, MetricResult
-
-_LEAST_WIDTH = 112
 
 SUITES = ["short_qa", "classification", "extraction", "long_generation"]
 
@@ -94,7 +93,6 @@ def eval_(
 
 def show(report: EvalReport) -> None:
     """Print the report as a table, one row for each metric of a task class."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -107,9 +105,7 @@ def show(report: EvalReport) -> None:
             for at, metric in enumerate(metrics):
                 first = [result.task_class, name] if at == 0 else ["", ""]
                 table.add_row(*first, *_cells(metric))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, _LEAST_WIDTH))
+    console = results()
     console.print(table)
     for result in report.classes:
         if not result.informative:

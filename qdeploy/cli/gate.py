@@ -9,12 +9,10 @@ import typer
 
 from qdeploy.cli.project import find_project
 from qdeploy.core.artifacts import read_artifact
-from qdeploy.core.console import say
+from qdeploy.core.console import results, say
 from qdeploy.core.shipped import find_yaml
 from qdeploy.evals.results import REPORT_NAME, EvalReport
 from qdeploy.gate.verdict import EXIT_CODES, Outcome, Verdict
-
-_LEAST_WIDTH = 112
 
 _STYLES = {
     Outcome.PASS: "green",
@@ -80,7 +78,6 @@ def gate(
 
 
 def _show(verdict: Verdict) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -93,9 +90,7 @@ def _show(verdict: Verdict) -> None:
             Text(verdict.routing[judged.task_class]),
             Text(judged.reason),
         )
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, _LEAST_WIDTH))
+    console = results()
     console.print(table)
     for error in verdict.errors:
         console.print(Text(f"ERROR: {error}", style=_STYLES[Outcome.ERROR]))

@@ -18,6 +18,15 @@ from qdeploy.core.units import format_seconds
 stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
 _LINE_SECONDS = 10.0
+_LEAST_WIDTH = 112
+
+
+def results() -> Console:
+    """Stdout for tables; wide enough for them where it is no terminal."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        return console
+    return Console(highlight=False, width=max(console.width, _LEAST_WIDTH))
 
 
 def say(text: str) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from qdeploy.core.console import results
 from qdeploy.core.units import GB, GIB
 from qdeploy.plan.accounting import find_accounting, shown
 from qdeploy.plan.schema import PARTS, Candidate, Plan
@@ -20,15 +21,11 @@ _HEADINGS = {
     "buffers": "buffer",
     "framework": "other",
 }
-_LEAST_WIDTH = 112
 
 
 def print_plan(plan: Plan) -> None:
     """Print `plan` to stdout."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=max(console.width, _LEAST_WIDTH))
-    console.print(render(plan))
+    results().print(render(plan))
 
 
 def render(plan: Plan) -> RenderableType:
