@@ -14,6 +14,8 @@ from qdeploy.core.plugins import load_plugin, plugin_names
 from qdeploy.models.shape import ModelShape
 
 _PACKAGE = "qdeploy.models.families"
+# Keys under which configs describe a part that reads pictures or sound (`visual`: Qwen-VL).
+_OTHER_SENSES = ("vision_config", "audio_config", "visual")
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Family:
     blocks: str
     """Path of the list of decoder blocks."""
     linears: tuple[str, ...]
-    """Linear layers of a block, in the order in which they run."""
+    """Linear layers that every block has, in the order in which they run; experts are none."""
     pairs: tuple[SmoothingPair, ...]
     norm_offset: float = 0.0
     """A norm multiplies by `norm_offset + weight` (1 for Gemma)."""
@@ -44,7 +46,11 @@ class Family:
 
 
 def family_of(config: dict[str, Any]) -> Family:
-    """The family of a parsed config.json. Raises UnknownNameError for an unknown model type."""
+    """The family of a parsed config.json.
+
+    Raises UnknownNameError for an unknown model type, InputError for another kind of model.
+    """
+    refuse_other_kinds(config)
     module = load_plugin(_PACKAGE, model_type(config), "model type")
     family: Family = module.FAMILY
     return family
@@ -53,14 +59,27 @@ def family_of(config: dict[str, Any]) -> Family:
 def shape_of(config: dict[str, Any], name: str) -> ModelShape:
     """The sizes of the model of a parsed config.json.
 
-    Raises UnknownNameError for an unknown model type, InputError for a missing or senseless size.
+    Raises UnknownNameError for an unknown model type, InputError for another kind of model and for
+    a missing or senseless size.
     """
+    refuse_other_kinds(config)
     module = load_plugin(_PACKAGE, model_type(config), "model type")
-    try:
-        shape: ModelShape = module.shape({**config, "_name": name})
-    except KeyError as error:
-        raise InputError(f"config of {name} has no key {error.args[0]!r}") from None
+    shape: ModelShape = module.shape({**config, "_name": name})
     return shape
+
+
+def refuse_other_kinds(config: dict[str, Any]) -> None:
+    """Raise InputError for a parsed config.json of no text model with one stack of blocks."""
+    if any(config.get(key) is not None for key in _OTHER_SENSES):
+        raise InputError(
+            f"multimodal model ({model_type(config)}): only text models are handled",
+            hint="use the text-only release of the model",
+        )
+    if config.get("is_encoder_decoder"):
+        raise InputError(
+            f"encoder-decoder model ({model_type(config)}): only models with one stack of blocks "
+            "are handled"
+        )
 
 
 def model_type(config: dict[str, Any]) -> str:

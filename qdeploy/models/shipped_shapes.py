@@ -1,28 +1,24 @@
 """Sizes of well-known models by name, without a network.
 
-A file `shapes/NAME.toml` is a model called NAME; its `aliases` are hub ids. A bare size such as
-`7B` is a model of exactly that many parameters with LLaMA's proportions.
+A file `shapes/NAME.toml` is a model called NAME: `aliases` (hub ids), `source`, and under
+`[config]` the keys of its config.json that say its sizes, which its family reads. A bare size such
+as `7B` is a model of exactly that many parameters with LLaMA's proportions.
 """
 
 from __future__ import annotations
 
-import re
+import importlib.resources
 from dataclasses import dataclass
-from decimal import Decimal
 
 from qdeploy.core.artifacts import sha256_text
+from qdeploy.core.errors import InputError
 from qdeploy.core.plugins import plugin_names
-from qdeploy.core.schema import validate
 from qdeploy.core.toml import read_toml
+from qdeploy.models.family import shape_of
 from qdeploy.models.shape import ModelShape
+from qdeploy.models.sized import Sizes, parse_parameters, shape_of_sizes
 
 _PACKAGE = "qdeploy.models.shapes"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])", re.IGNORECASE)
-
-# LLaMA's proportions (arXiv 2302.13971, table 2): 128 hidden units a layer, an MLP of 8/3 H.
-_HIDDEN_PER_LAYER = 128
-_HEAD_DIM = 128
-_VOCABULARY = 32000
 
 
 @dataclass(frozen=True)
@@ -40,47 +36,42 @@ def shipped_shape_names() -> list[str]:
 
 
 def shipped_shape(name: str) -> KnownShape | None:
-    """The shape called `name`: a shipped name, a hub id, or a bare size; None for another."""
+    """The shape called `name`; None for another.
+
+    A name is a shipped one, else a hub id with or without its owner, else a bare size. Case is
+    ignored.
+    """
     wanted = name.strip().casefold()
-    for known in shipped_shape_names():
-        data, digest = read_toml(_PACKAGE, known)
-        if wanted in (known.casefold(), *(alias.casefold() for alias in data["aliases"])):
-            shape = validate(ModelShape, {"name": known, **data["shape"]}, f"shapes/{known}.toml")
-            return KnownShape(shape, shape.parameters, digest)
-    size = _SIZE.fullmatch(wanted)
-    return None if size is None else _by_size(name.strip(), size)
-
-
-def _by_size(name: str, size: re.Match[str]) -> KnownShape | None:
-    parameters = int(Decimal(size[1]) * (10**9 if size[2] == "b" else 10**6))
-    if parameters <= 0:
+    found = wanted if wanted in shipped_shape_names() else _with_alias(wanted)
+    if found is not None:
+        data, digest = read_toml(_PACKAGE, found)
+        shape = shape_of(data["config"], found)
+        return KnownShape(shape, shape.parameters, digest)
+    if not wanted.endswith(("b", "m")):
         return None
-    layers = _nearest_layers(parameters)
-    shape = _llama_like(name, layers)
-    return KnownShape(shape, parameters, sha256_text(shape.model_dump_json()))
+    try:
+        return shape_by_sizes(Sizes(parameters=parse_parameters(wanted)), name.strip())
+    except InputError:
+        return None
 
 
-def _nearest_layers(parameters: int) -> int:
-    """The depth at which a LLaMA-like model comes nearest to `parameters`."""
-    layers = 1
-    while _llama_like("", layers + 1).parameters <= parameters:
-        layers += 1
-    below, above = _llama_like("", layers), _llama_like("", layers + 1)
-    nearer_above = above.parameters - parameters < parameters - below.parameters
-    return layers + 1 if nearer_above else layers
+def shape_by_sizes(sizes: Sizes, name: str | None = None) -> KnownShape:
+    """A model with `sizes`; what is not given follows LLaMA's proportions.
+
+    Its parameters are those given, else those of the shape. Raises InputError for sizes that
+    contradict each other.
+    """
+    shape = shape_of_sizes(sizes, name or "given sizes")
+    digest = sha256_text(shape.model_dump_json())
+    return KnownShape(shape, sizes.parameters or shape.parameters, digest)
 
 
-def _llama_like(name: str, layers: int) -> ModelShape:
-    hidden = layers * _HIDDEN_PER_LAYER
-    return ModelShape(
-        name=name,
-        family="llama",
-        layers=layers,
-        hidden_size=hidden,
-        heads=hidden // _HEAD_DIM,
-        kv_heads=hidden // _HEAD_DIM,
-        head_dim=_HEAD_DIM,
-        intermediate_size=-(-8 * hidden // 3 // 256) * 256,
-        vocab_size=_VOCABULARY,
-        max_positions=4096,
-    )
+def _with_alias(wanted: str) -> str | None:
+    """The shape that has the alias `wanted`. Only files that hold the text are parsed."""
+    folder = importlib.resources.files(_PACKAGE)
+    for known in shipped_shape_names():
+        if f'{wanted}"' in (folder / f"{known}.toml").read_text(encoding="utf-8").casefold():
+            aliases = [alias.casefold() for alias in read_toml(_PACKAGE, known)[0]["aliases"]]
+            if wanted in aliases or wanted in [alias.split("/")[-1] for alias in aliases]:
+                return known
+    return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from qdeploy.core.artifacts import read_json
 from qdeploy.core.errors import InputError
-from qdeploy.models.family import model_type
+from qdeploy.models.family import model_type, refuse_other_kinds
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # Weights as pickles (*.bin, *.pt) are never fetched.
@@ -56,12 +56,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     config = read_json(path)
     if not isinstance(config, dict):
         raise InputError(f"{path} must hold an object")
-    if "vision_config" in config or "audio_config" in config:
-        raise InputError(
-            f"{folder} is a multimodal model ({model_type(config)}): only text models are handled",
-            hint="use the text-only release of the model",
-        )
-    model_type(config)
+    try:
+        refuse_other_kinds(config)
+        model_type(config)
+    except InputError as error:
+        raise InputError(f"{path}: {error.message}", hint=error.hint) from None
     if not config.get("architectures"):
         raise InputError(
             f"{path} names no architecture",

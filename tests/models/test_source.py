@@ -30,7 +30,10 @@ def test_hub_id_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
         ([], "must hold an object"),
         ({"architectures": ["X"]}, "no model_type"),
         ({"model_type": "llama"}, "names no architecture"),
-        ({"model_type": "llava", "vision_config": {}}, "multimodal"),
+        ({"model_type": "llava", "vision_config": {}}, r"config\.json: multimodal model \(llava\)"),
+        ({"model_type": "qwen2_audio", "audio_config": {}}, "multimodal"),
+        ({"model_type": "qwen", "visual": {"width": 1664}}, "multimodal"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, r"encoder-decoder model \(t5\)"),
     ],
 )
 def test_config_without_what_is_needed(tmp_path: Path, config: object, message: str) -> None:
@@ -48,14 +51,5 @@ def test_unknown_family_and_missing_size() -> None:
     with pytest.raises(UnknownNameError, match="unknown model type 'lama'") as caught:
         family_of({"model_type": "lama"})
     assert "did you mean 'llama'" in (caught.value.hint or "")
-    with pytest.raises(InputError, match="has no key 'num_attention_heads'"):
+    with pytest.raises(InputError, match="has no key 'hidden_size'"):
         shape_of({"model_type": "llama"}, "x")
-
-
-def test_heads_that_do_not_divide() -> None:
-    config = {
-        "model_type": "llama", "hidden_size": 60, "num_attention_heads": 6,
-        "num_key_value_heads": 4, "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 9,
-    }  # fmt: skip
-    with pytest.raises(ValueError, match="6 attention heads do not divide into 4"):
-        shape_of(config, "x")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qdeploy.models.families import llama
+from qdeploy.models.config import model_shape, size, windows
+from qdeploy.models.families import gemma, llama
 from qdeploy.models.family import Family, SmoothingPair
 from qdeploy.models.shape import ModelShape
 
@@ -22,19 +23,14 @@ FAMILY = Family(
 
 
 def shape(config: dict[str, Any]) -> ModelShape:
-    """Sizes from a Gemma 3 text config.json; its embeddings are tied unless it says otherwise."""
-    defaults = {
-        "max_position_embeddings": 131072,
-        "head_dim": 256,
-        "vocab_size": 262208,
-        "tie_word_embeddings": True,
-    }
-    base = llama.shape({**defaults, **config})
-    return base.model_copy(
-        update={
-            "qk_norm": True,
-            "norms_per_block": 4,
-            "sliding_window": config.get("sliding_window", 4096),
-            "full_attention_every": config.get("sliding_window_pattern", 6),
-        }
+    """Sizes from a Gemma 3 text config.json."""
+    every = size(config, "sliding_window_pattern", default=6)
+    return model_shape(
+        config,
+        **gemma.sizes(config, max_positions=131072, vocabulary=262208),
+        qk_norm=True,
+        norms_per_block=4,
+        attention_softcap=config.get("attn_logit_softcapping") is not None,
+        logit_softcap=config.get("final_logit_softcapping") is not None,
+        **windows(config, every=every, default=4096),
     )

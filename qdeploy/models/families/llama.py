@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qdeploy.models.config import activation, dropout, flag, head_dim, model_shape, size
 from qdeploy.models.family import Family, SmoothingPair
 from qdeploy.models.shape import ModelShape
 
@@ -22,23 +23,29 @@ FAMILY = Family(
 )
 
 
+def sizes(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a ModelShape that LLaMA's keys give; many families share these keys."""
+    hidden = size(config, "hidden_size")
+    heads = size(config, "num_attention_heads")
+    bias = flag(config, "attention_bias", default=False)
+    return {
+        "layers": size(config, "num_hidden_layers"),
+        "hidden_size": hidden,
+        "heads": heads,
+        "kv_heads": size(config, "num_key_value_heads", default=heads),
+        "head_dim": head_dim(config, hidden, heads),
+        "intermediate_size": size(config, "intermediate_size"),
+        "vocab_size": size(config, "vocab_size"),
+        "max_positions": size(config, "max_position_embeddings", default=2048),
+        "activation": activation(config, "hidden_act", default="silu"),
+        "tied_embeddings": flag(config, "tie_word_embeddings", default=False),
+        "qkv_bias": bias,
+        "output_bias": bias,
+        "mlp_bias": flag(config, "mlp_bias", default=False),
+        "attention_dropout": dropout(config, "attention_dropout"),
+    }
+
+
 def shape(config: dict[str, Any]) -> ModelShape:
     """Sizes from a LLaMA config.json."""
-    heads = config["num_attention_heads"]
-    bias = bool(config.get("attention_bias", False))
-    return ModelShape(
-        name=config["_name"],
-        family=config["model_type"],
-        layers=config["num_hidden_layers"],
-        hidden_size=config["hidden_size"],
-        heads=heads,
-        kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        intermediate_size=config["intermediate_size"],
-        vocab_size=config["vocab_size"],
-        max_positions=config.get("max_position_embeddings", 2048),
-        tied_embeddings=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bool(config.get("mlp_bias", False)),
-    )
+    return model_shape(config, **sizes(config))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qdeploy.models.config import model_shape, optional_size
 from qdeploy.models.families import llama
 from qdeploy.models.shape import ModelShape
 
@@ -12,8 +13,9 @@ FAMILY = llama.FAMILY
 
 def shape(config: dict[str, Any]) -> ModelShape:
     """Sizes from a Mistral config.json."""
-    kv_heads = config.get("num_key_value_heads", 8)
-    base = llama.shape(
-        {"max_position_embeddings": 131072, **config, "num_key_value_heads": kv_heads}
+    defaults = {"max_position_embeddings": 131072, "num_key_value_heads": 8}
+    return model_shape(
+        config,
+        **llama.sizes({**defaults, **config}) | {"qkv_bias": False, "output_bias": False},
+        sliding_window=optional_size(config, "sliding_window"),
     )
-    return base.model_copy(update={"sliding_window": config.get("sliding_window")})

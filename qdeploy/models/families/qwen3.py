@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qdeploy.models.families import llama
+from qdeploy.models.config import model_shape
+from qdeploy.models.families import llama, qwen2
 from qdeploy.models.shape import ModelShape
 
 FAMILY = llama.FAMILY
@@ -12,6 +13,5 @@ FAMILY = llama.FAMILY
 
 def shape(config: dict[str, Any]) -> ModelShape:
     """Sizes from a Qwen3 config.json."""
-    base = llama.shape({"max_position_embeddings": 32768, "head_dim": 128, **config})
-    window = config.get("sliding_window") if config.get("use_sliding_window") else None
-    return base.model_copy(update={"qk_norm": True, "sliding_window": window})
+    fields = llama.sizes({"max_position_embeddings": 32768, "head_dim": 128, **config})
+    return model_shape(config, **fields, qk_norm=True, sliding_window=qwen2.window(config))
