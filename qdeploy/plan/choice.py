@@ -2,7 +2,8 @@
 
 The step-time model cannot tell layouts apart that lie within 15 %. Among those, data parallelism
 without sharding comes first (nothing to shard), then by the number of GPUs: 2 ZeRO-3, 4 ZeRO-2,
-8 and more ZeRO-1 with data parallelism; then no offload, no checkpointing, the faster.
+8 and more ZeRO-1 with data parallelism; then no offload, no checkpointing, the faster. The second
+best is what the same rule takes of the rest, of another strategy or offload.
 """
 
 from __future__ import annotations
@@ -30,15 +31,19 @@ def choose(candidates: list[Candidate], world: int) -> Candidate | None:
     )
 
 
-def _preference(world: int) -> list[str]:
-    """Strategies in the order of the rule of thumb for `world` GPUs."""
-    if world < 4:
-        sharded = ["zero3", "zero2", "zero1"]
-    elif world < 8:
-        sharded = ["zero2", "zero1", "zero3"]
-    else:
-        sharded = ["zero1", "zero2", "zero3"]
-    return ["none", "ddp", *sharded, "fsdp"]
+def second_best(chosen: Candidate, candidates: list[Candidate], world: int) -> Candidate | None:
+    """What to take if not `chosen`: another strategy or offload; None when nothing else fits."""
+    others = [c for c in candidates if (c.strategy, c.offload) != (chosen.strategy, chosen.offload)]
+    second = choose(others, world)
+    if second is None:
+        return None
+    pace = second.relative_step_time / chosen.relative_step_time
+    more = second.per_gpu.total_bytes / chosen.per_gpu.total_bytes - 1
+    reason = (
+        f"{_percent(pace - 1, 'slower', 'faster')} by the step-time model, "
+        f"{_percent(more, 'more', 'less')} memory; {second.reason}"
+    )
+    return second.model_copy(update={"reason": reason})
 
 
 def choice_reason(chosen: Candidate, candidates: list[Candidate], world: int) -> str:
@@ -57,3 +62,21 @@ def choice_reason(chosen: Candidate, candidates: list[Candidate], world: int) ->
             f"{chosen.strategy}"
         )
     return f"{why}; {chosen.reason}"
+
+
+def _preference(world: int) -> list[str]:
+    """Strategies in the order of the rule of thumb for `world` GPUs."""
+    if world < 4:
+        sharded = ["zero3", "zero2", "zero1"]
+    elif world < 8:
+        sharded = ["zero2", "zero1", "zero3"]
+    else:
+        sharded = ["zero1", "zero2", "zero3"]
+    return ["none", "ddp", *sharded, "fsdp-grad-op", "fsdp"]
+
+
+def _percent(ratio: float, more: str, less: str) -> str:
+    percent = round(100 * abs(ratio))
+    if percent == 0:
+        return "as fast" if more == "slower" else "as much"
+    return f"{percent} % {more if ratio > 0 else less}"

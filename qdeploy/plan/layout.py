@@ -12,7 +12,9 @@ from qdeploy.core.errors import InputError, UnknownNameError
 from qdeploy.core.plugins import plugin_names
 from qdeploy.core.schema import Schema, validate
 from qdeploy.core.toml import read_toml
-from qdeploy.plan.request import Offload
+from qdeploy.plan.job import Job
+from qdeploy.plan.rank import Count
+from qdeploy.plan.request import Offload, PlanRequest
 
 _PACKAGE = "qdeploy.plan.strategies"
 
@@ -24,15 +26,22 @@ class Strategy(Schema):
 
     name: str
     summary: str
-    engine: Literal["torch", "deepspeed"]
+    engine: Literal["torch", "fsdp", "deepspeed"]
     shards: frozenset[Sharded]
     """`states` are the FP32 master weights and the optimizer's states."""
     offloads: tuple[Offload, ...]
     gpus: Literal["one", "several", "any"]
+    offered: bool = True
+    """Planned without being asked for by name."""
+    slack_percent: int = 20
+    """What PyTorch's allocator holds beyond what is allocated, as a share of what comes and goes;
+    see `terms.framework`."""
 
-    def allows(self, gpus: int) -> bool:
-        """Whether the strategy runs on `gpus` GPUs."""
-        return {"one": gpus == 1, "several": gpus > 1, "any": True}[self.gpus]
+    def allows(self, request: PlanRequest) -> bool:
+        """Whether the strategy runs on the GPUs that hold the same weights."""
+        ranks = request.data_parallel * request.context_parallel
+        allowed = {"one": request.data_parallel == 1, "several": ranks > 1, "any": True}
+        return allowed[self.gpus]
 
 
 @dataclass(frozen=True)
@@ -46,11 +55,26 @@ class Layout:
     @property
     def casts_weights(self) -> bool:
         """Autocast over unsharded weights, which PyTorch does without FSDP."""
-        return self.strategy.engine == "torch" and "weights" not in self.strategy.shards
+        return self.strategy.engine == "torch"
 
-    def shard(self, what: Sharded, count: int, world: int) -> int:
-        """How much of `count` one of `world` GPUs holds, rounded up."""
-        return -(-count // world) if what in self.strategy.shards else count
+    @property
+    def deepspeed(self) -> bool:
+        """Whether DeepSpeed holds the states."""
+        return self.strategy.engine == "deepspeed"
+
+    @property
+    def fsdp(self) -> bool:
+        """Whether PyTorch's FSDP holds the states."""
+        return self.strategy.engine == "fsdp"
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether weights are gathered for each use."""
+        return "weights" in self.strategy.shards
+
+    def shard(self, what: Sharded, count: Count, job: Job) -> int:
+        """How much of `count` one GPU holds."""
+        return job.divided(count) if what in self.strategy.shards else count.total
 
 
 def strategy_names() -> list[str]:
@@ -67,20 +91,18 @@ def find_strategy(name: str) -> Strategy:
 
 def layouts(
     strategies: list[Strategy],
-    *,
-    world: int,
-    offload: Offload | None,
-    checkpointing: bool | None,
+    request: PlanRequest,
 ) -> list[Layout]:
-    """All layouts of `strategies` on `world` GPUs, in order.
+    """All layouts of `strategies` that `request` asks for, in order.
 
     Raises InputError when none is left: a wrong GPU count, or an offload no strategy has.
     """
-    ways = [True, False] if checkpointing is None else [checkpointing]
+    offload, asked = request.offload, request.checkpointing
+    ways = [True, False] if asked is None else [asked]
     found = [
         Layout(strategy, place, way)
         for strategy in strategies
-        if strategy.allows(world)
+        if strategy.allows(request)
         for place in strategy.offloads
         if place == (offload or place) and (place != "nvme" or offload == "nvme")
         for way in ways
@@ -88,8 +110,8 @@ def layouts(
     if not found:
         names = ", ".join(strategy.name for strategy in strategies)
         raise InputError(
-            f"{names} cannot run on {world} GPU(s) with offload {offload or 'none'}",
-            hint="none takes one GPU, ddp and fsdp several; optimizer offload needs zero2 or "
-            "zero3, all and nvme need zero3",
+            f"{names} cannot run on {request.world} GPU(s) with offload {offload or 'none'}",
+            hint="none takes one GPU (or one model-parallel group), ddp and fsdp several; "
+            "optimizer offload needs zero2 or zero3, all and nvme need zero3",
         )
     return found

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from qdeploy.core.console import results
-from qdeploy.core.units import GB, GIB
+from qdeploy.core.units import GB, GIB, format_bytes
 from qdeploy.plan.accounting import find_accounting, shown
 from qdeploy.plan.schema import PARTS, Candidate, Plan
+from qdeploy.plan.trainers import find_trainer
+
+if TYPE_CHECKING:
+    from qdeploy.plan.lint.case import Finding
 
 _HEADINGS = {
     "weights": "weight",
@@ -47,8 +54,14 @@ def _heading(plan: Plan) -> list[str]:
     unit = find_accounting(plan.accounting).UNIT
     gpus = f"{nodes}{request.gpus}x{plan.gpu.name} ({shown(plan.capacity_bytes, unit)})"
     scaling = "" if plan.precision.loss_scaling == "none" else ", dynamic loss scaling"
-    sizes = f"micro-batch {request.micro_batch} x {request.seq_len} tokens"
-    kernels = f"{request.optimizer}, {request.attention} attention, {request.loss} loss"
+    if request.micro_batch is None:
+        sizes = f"global batch {request.global_batch} x {request.seq_len} tokens"
+    else:
+        sizes = f"micro-batch {request.micro_batch} x {request.seq_len} tokens"
+    loss = request.loss or find_trainer(request.trainer).LOSS
+    kernels = f"{request.optimizer}, {request.attention} attention, {loss} loss"
+    if request.trainer != "hf":
+        kernels += f", {request.trainer}"
     formats = f"{plan.precision.dtype.upper()}{scaling}, Adam eps {plan.precision.adam_eps:g}"
     return [
         f"{model.name}: {model.parameters:,} parameters{adapters}, on {gpus}",
@@ -60,9 +73,10 @@ def _table(plan: Plan) -> Table:
     unit = find_accounting(plan.accounting).UNIT
     scale = GIB if unit == "GiB" else GB
     table = Table(title=f"Memory of one GPU in {unit}", box=None, padding=(0, 1, 0, 0))
-    for heading in ("strategy", "offload", "ckpt"):
+    chosen_sizes = plan.request.micro_batch is None
+    for heading in ("strategy", "offload", "ckpt", *(["micro"] if chosen_sizes else [])):
         table.add_column(heading, no_wrap=True)
-    for heading in (*_HEADINGS.values(), "total", "low-high", "host", "time"):
+    for heading in (*_HEADINGS.values(), "total", "low-high", "peak", "host", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("fits", no_wrap=True)
     for candidate in plan.candidates:
@@ -80,9 +94,11 @@ def _row(plan: Plan, candidate: Candidate, scale: int) -> list[str]:
         candidate.strategy,
         "-" if candidate.offload == "none" else candidate.offload,
         "yes" if candidate.checkpointing else "no",
+        *([str(candidate.micro_batch)] if plan.request.micro_batch is None else []),
         *(f"{size:.1f}" for size in sizes),
         f"{candidate.per_gpu.total_bytes / scale:.1f}",
         f"{low:.0f}-{high:.0f}",
+        candidate.per_gpu.peak,
         f"{host:.0f}",
         f"{candidate.relative_step_time:.2f}",
         _fit_word(plan, candidate),
@@ -102,9 +118,53 @@ def _fit_word(plan: Plan, candidate: Candidate) -> str:
 def _verdict(plan: Plan) -> list[str]:
     chosen = plan.chosen
     if chosen is not None:
-        offload = "" if chosen.offload == "none" else f" with {chosen.offload} on the host"
-        way = "with" if chosen.checkpointing else "without"
-        return [f"take {chosen.strategy}{offload}, {way} checkpointing: {chosen.reason}."]
+        lines = [f"take {_words(chosen, plan)}: {chosen.reason}."]
+        second = plan.second_best
+        return lines + (
+            [f"second best, {_words(second, plan)}: {second.reason}."] if second else []
+        )
     closest = min(plan.candidates, key=lambda c: c.per_gpu.total_bytes)
     lines = [f"nothing fits; the smallest is {closest.strategy}: {closest.reason}."]
-    return [*lines, f"{plan.suggestion}."] if plan.suggestion else lines
+    if plan.suggestion:
+        others = "".join(f"; or {other}" for other in plan.other_suggestions)
+        lines.append(f"{plan.suggestion}{others}.")
+    return lines
+
+
+def _words(candidate: Candidate, plan: Plan) -> str:
+    offload = {
+        "none": "", "optimizer": " with the optimizer on the host",
+        "all": " with weights and optimizer on the host", "nvme": " with everything on NVMe",
+    }[candidate.offload]  # fmt: skip
+    way = "with" if candidate.checkpointing else "without"
+    batch = ""
+    if plan.request.global_batch is not None:
+        batch = (
+            f", micro-batches of {candidate.micro_batch}, "
+            f"{candidate.accumulation_steps} accumulated"
+        )
+    return f"{candidate.strategy}{offload}, {way} checkpointing{batch}"
+
+
+def findings_table(findings: Sequence[Finding], name: str) -> RenderableType:
+    """What a DeepSpeed JSON costs and what is wrong with it, one row a finding."""
+    if not findings:
+        return Text(f"{name}: nothing to say")
+    table = Table(title=name, box=None, padding=(0, 1, 0, 0))
+    for heading in ("", "setting", "costs", "what, and what to do"):
+        table.add_column(heading, overflow="fold")
+    styles = {"error": "bold red", "warning": "yellow", "note": ""}
+    for finding in findings:
+        cost = "" if finding.cost_bytes is None else format_bytes(finding.cost_bytes)
+        advice = "" if finding.advice is None else f" Advice: {_sentence(finding.advice)}"
+        table.add_row(
+            Text(finding.severity, style=styles[finding.severity]),
+            Text(finding.key),
+            Text(cost),
+            Text(_sentence(finding.message) + advice),
+        )
+    return table
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith(("?", "!", ".")) else f"{text}."

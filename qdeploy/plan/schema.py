@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from qdeploy.core.artifacts import Artifact
 from qdeploy.core.schema import Schema
 from qdeploy.models.shape import ModelShape
@@ -36,11 +38,17 @@ class PerGpu(Schema):
     """Communication buckets, gathered weights, dequantization."""
     framework_bytes: int
     """Workspace; with `reserved` the allocator's slack; with `device` CUDA context and NCCL."""
+    peak: Literal["loss", "backward", "end", "step"] = "loss"
+    """The moment of a step that the parts are from, the one with the most memory: the loss, the
+    beginning or the end of the backward pass, the optimizer's step."""
     total_bytes: int
     """The sum of the parts."""
     low_bytes: int
     high_bytes: int
     """The interval that the measured peak is expected in."""
+    need_bytes: int
+    """What must be free on the GPU for the run: what is allocated, at the high end, CUDA context
+    and NCCL, and what fragmentation always costs. The allocator's slack is not in it."""
 
 
 class Candidate(Schema):
@@ -51,17 +59,21 @@ class Candidate(Schema):
     checkpointing: bool
     micro_batch: int
     fits: bool
-    """The high end of the interval, on the device basis, is within the GPU's memory (article:
-    the total is within the marketing number), and the host's memory suffices where given."""
+    """`need_bytes` is within the GPU's memory (article: the total is within the marketing
+    number), and the host's memory and NVMe suffice where they are given."""
     per_gpu: PerGpu
     host_bytes: int
     """Host memory of one node that the states take while training."""
+    host_pinned_bytes: int = 0
+    """The part of it that is pinned."""
     host_init_bytes: int
     """Host memory of one node at the start, when each process loads the model."""
     nvme_bytes: int
     """NVMe space of one node."""
+    accumulation_steps: int = 1
+    """Micro-batches of one optimizer step."""
     relative_step_time: float
-    """Modelled time of a step, 1.0 for the fastest candidate, whether it fits or not."""
+    """Modelled time of an optimizer step, 1.0 for the fastest candidate, whether it fits or not."""
     reason: str
 
 
@@ -97,8 +109,12 @@ class Plan(Artifact):
     candidates: list[Candidate]
     chosen: Candidate | None
     """None when nothing fits."""
+    second_best: Candidate | None = None
+    """What to take if not `chosen`, and why."""
     suggestion: str | None
     """When nothing fits: the smallest change that would make it fit."""
+    other_suggestions: list[str] = Field(default_factory=list)
+    """Further changes, each of which would do too."""
     precision: Precision
     notes: list[str]
     """How the numbers are to be read."""

@@ -11,21 +11,36 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from qdeploy.core.errors import InputError
 from qdeploy.plan.request import PlanRequest
 
 _GPUS_OF_A_NODE = 8
 _MOST_NODES = 16
 _LEAST_SEQ_LEN = 256
+_MOST_SUGGESTIONS = 3
 
 _Change = tuple[str, dict[str, Any]]
 
 
-def suggest(request: PlanRequest, fits: Callable[[PlanRequest], bool]) -> str | None:
-    """The first change after which something fits, as options; None when none helps."""
+def suggest(request: PlanRequest, fits: Callable[[PlanRequest], bool]) -> list[str]:
+    """Changes after each of which something fits, as options, the smallest first; up to three,
+    each of another kind."""
+    found: list[str] = []
+    kinds: set[frozenset[str]] = set()
     for words, fields in _changes(request):
-        if fits(replace(request, **fields)):
-            return f"the smallest change that fits: {words}"
-    return None
+        kind = frozenset(fields)
+        if any(known <= kind for known in kinds):
+            continue
+        try:
+            changed = replace(request, **fields)
+        except InputError:
+            continue
+        if fits(changed):
+            found.append(words)
+            kinds.add(kind)
+        if len(found) == _MOST_SUGGESTIONS:
+            break
+    return found
 
 
 def _changes(request: PlanRequest) -> Iterator[_Change]:
@@ -54,7 +69,7 @@ def _free_changes(request: PlanRequest) -> Iterator[_Change]:
 
 
 def _costly_changes(request: PlanRequest) -> Iterator[_Change]:
-    for size in _halves(request.micro_batch, 1):
+    for size in _halves(request.micro_batch or 1, 1):
         yield f"--micro-batch {size}", {"micro_batch": size}
     if request.peft is None and request.optimizer == "adamw":
         yield "--optimizer adamw8bit", {"optimizer": "adamw8bit"}

@@ -1,4 +1,4 @@
-"""The closed formula against what autograd saves in transformers' own model classes."""
+"""How the kept tensors of one block become those of a run: checkpointing, pipelines, offload."""
 
 from __future__ import annotations
 
@@ -6,119 +6,116 @@ from typing import Any
 
 import pytest
 
-from qdeploy.models.family import shape_of
-from qdeploy.models.shape import ModelShape
+from qdeploy.plan.saved import BlockRun, Saved, saved_bytes
 from qdeploy.plan.terms.activations import (
-    activations_bytes,
-    block_bytes_per_token,
-    saved_bytes_per_token,
+    block_run,
+    kept_bytes,
+    recomputed_bytes,
+    residual_bytes,
+    working_bytes,
 )
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-SEQ_LEN = 48  # no size of the models, so that activations and weights are told apart
-SIZES = {
-    "hidden_size": 64, "intermediate_size": 176, "num_attention_heads": 8,
-    "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96,
-}  # fmt: skip
-CONFIGS = {
-    "llama": "LlamaConfig",
-    "mistral": "MistralConfig",
-    "qwen2": "Qwen2Config",
-    "qwen3": "Qwen3Config",
-    "gemma3_text": "Gemma3TextConfig",
-}
+MODEL = "llama-2-7b"
+H, L = 4096, 32
 
 
-def build(family: str, layers: int, attention: str, dtype: Any) -> Any:
-    if family == "gpt2":
-        config = transformers.GPT2Config(
-            n_embd=64, n_head=4, n_layer=layers, vocab_size=96, n_positions=128,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=1,
-        )  # fmt: skip
-    else:
-        config = getattr(transformers, CONFIGS[family])(num_hidden_layers=layers, **SIZES)
-    return transformers.AutoModelForCausalLM.from_config(
-        config, dtype=dtype, attn_implementation=attention
-    ).train()
+def of_block(job: Any, layout: Any) -> int:
+    run = block_run(job, layout, "none", moe=False)
+    return job.tokens * saved_bytes(run, job.trainer.block(run), tensor=1, sequence=1)
 
 
-def saved_bytes(model: Any, *, autocast: bool) -> int:
-    """Bytes of all storages that autograd saves and that are no parameters or buffers."""
-    own = {t.untyped_storage().data_ptr() for t in [*model.parameters(), *model.buffers()]}
-    storages: dict[int, Any] = {}
-
-    def pack(tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        is_weight_copy = autocast and tensor.dim() == 2 and SEQ_LEN not in tensor.shape
-        if storage.data_ptr() not in own and not is_weight_copy:
-            storages[storage.data_ptr()] = storage
-        return tensor
-
-    ids = torch.randint(0, 96, (1, SEQ_LEN))
-    with (
-        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
-        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
-    ):
-        model(input_ids=ids, use_cache=False)
-    return sum(storage.nbytes() for storage in storages.values())
+def outside(job: Any, residual: int) -> int:
+    """The final norm's FP32 input and its output, and the head's input."""
+    return job.tokens * H * (4 + residual + job.compute_bytes)
 
 
-def one_block(family: str, attention: str, dtype: Any, *, autocast: bool = False) -> int:
-    """What one more block saves."""
-    two, three = (build(family, layers, attention, dtype) for layers in (2, 3))
-    return saved_bytes(three, autocast=autocast) - saved_bytes(two, autocast=autocast)
+def test_every_block_keeps_its_tensors(planning: Any) -> None:
+    job, layout = planning.job(model=MODEL), planning.layout("zero2", checkpointing=False)
+    assert kept_bytes(job, layout) == L * of_block(job, layout) + outside(job, 2)
+    assert recomputed_bytes(job, layout) == 0
 
 
-def shape(family: str) -> ModelShape:
-    config = build(family, 2, "eager", torch.float32).config.to_dict()
-    return shape_of(config, family)
+def test_checkpointing_keeps_inputs_and_brings_one_block_back(planning: Any) -> None:
+    job, layout = planning.job(model=MODEL, micro_batch=2), planning.layout("zero2")
+    assert kept_bytes(job, layout) == L * 2 * H * job.tokens + outside(job, 2)
+    assert recomputed_bytes(job, layout) == of_block(job, layout)
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("family", [*CONFIGS, "gpt2"])
-def test_bf16_block_saves_what_the_formula_says(family: str, attention: Any) -> None:
-    expected = saved_bytes_per_token(
-        shape(family), compute=2, residual=2, attention=attention, seq_len=SEQ_LEN
-    )
-    # A few bytes do not grow with tokens: Gemma saves 1 + weight; LayerNorm's statistics are
-    # BF16 on a CPU, FP32 on a GPU.
-    assert one_block(family, attention, torch.bfloat16) / SEQ_LEN == pytest.approx(
-        expected, rel=0.005
-    )
+@pytest.mark.parametrize(
+    ("fields", "strategy", "size"),
+    [
+        ({}, "zero2", 2),
+        ({}, "none", 4),
+        ({}, "fsdp", 2),
+        ({"precision": "bf16-pure"}, "none", 2),
+        ({"precision": "fp32"}, "none", 4),
+        ({"peft": "lora"}, "none", 2),
+        ({"peft": "qlora"}, "none", 4),
+        ({"peft": "qlora", "trainer": "fsdp-qlora"}, "none", 2),
+    ],
+)
+def test_type_of_the_residual_stream(
+    planning: Any, fields: dict[str, Any], strategy: str, size: int
+) -> None:
+    job, layout = planning.job(model=MODEL, gpus=2, **fields), planning.layout(strategy)
+    assert residual_bytes(job, layout) == size
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_fp32_block(family: str) -> None:
-    expected = saved_bytes_per_token(
-        shape(family), compute=4, residual=4, attention="sdpa", seq_len=SEQ_LEN
-    )
-    assert one_block(family, "sdpa", torch.float32) / SEQ_LEN == pytest.approx(expected, rel=0.005)
+def test_a_first_stage_has_as_many_micro_batches_as_stages(planning: Any) -> None:
+    from dataclasses import replace
+
+    job = planning.job(model=MODEL, gpus=4, pipeline_parallel=4, accumulation_steps=8)
+    layout = planning.layout("none", checkpointing=False)
+    first, last = replace(job, stage="first"), replace(job, stage="last")
+    block = of_block(job, layout)
+    assert kept_bytes(first, layout) == 4 * 8 * block
+    assert kept_bytes(last, layout) == 8 * block + outside(job, 4)
+    short = replace(first, request=replace(job.request, accumulation_steps=2))
+    assert kept_bytes(short, layout) == 2 * 8 * block
 
 
-def test_block_under_autocast() -> None:
-    expected = saved_bytes_per_token(
-        shape("llama"), compute=2, residual=4, attention="sdpa", seq_len=SEQ_LEN
-    )
-    ours = one_block("llama", "sdpa", torch.float32, autocast=True) / SEQ_LEN
-    assert ours == pytest.approx(expected, rel=0.02)
+def test_offloaded_activations_leave_two_blocks(planning: Any) -> None:
+    job = planning.job(model=MODEL, activation_offload=True)
+    layout = planning.layout("zero2", checkpointing=True)
+    assert kept_bytes(job, layout) == 2 * 2 * H * job.tokens + outside(job, 2)
 
 
-def test_checkpointing_keeps_inputs_and_one_block(planning: Any) -> None:
-    job, layout = planning.job(model="llama-2-7b", seq_len=512), planning.layout("zero3")
-    inputs = 32 * 512 * 4096 * 2
-    block = 512 * block_bytes_per_token(job, layout)
-    assert activations_bytes(job, layout, 0) == inputs + block
-    assert activations_bytes(job, layout, block + 1) == inputs
-    whole = planning.layout("zero3", checkpointing=False)
-    assert activations_bytes(job, whole, 10**12) == 32 * block
+def test_context_parallelism_divides_tokens(planning: Any) -> None:
+    layout = planning.layout("fsdp", checkpointing=False)
+    one = planning.job(model=MODEL, seq_len=4096, attention="flash")
+    four = planning.job(model=MODEL, seq_len=4096, attention="flash", gpus=4, context_parallel=4)
+    assert kept_bytes(one, layout) == pytest.approx(4 * kept_bytes(four, layout), rel=1e-3)
 
 
-def test_padded_batches_repeat_keys(planning: Any) -> None:
-    layout = planning.layout("zero3")
-    one = block_bytes_per_token(planning.job(model="llama-3.1-8b"), layout)
-    two = block_bytes_per_token(planning.job(model="llama-3.1-8b", micro_batch=2), layout)
-    flash = planning.job(model="llama-3.1-8b", micro_batch=2, attention="flash")
-    assert two - one == 2 * 2 * (4096 - 1024)
-    assert block_bytes_per_token(flash, layout) == one
+def test_tensors_are_divided_by_their_region() -> None:
+    tensors = [Saved("inside", 80, 16, split="tensor"), Saved("between", 40, 16)]
+    run: Any = type("Run", (), {"keeps": lambda self, saved: True})()
+    assert saved_bytes(run, tensors, tensor=8, sequence=1) == 20 + 80
+    assert saved_bytes(run, tensors, tensor=8, sequence=8) == 20 + 10
+    # Halves of bytes round up.
+    assert saved_bytes(run, [Saved("bits", 3, 4)], tensor=1, sequence=1) == 2
+
+
+def test_kept_only_for_what_is_trained(planning: Any) -> None:
+    lora = planning.job(model=MODEL, peft="lora", lora_targets=("q_proj",))
+    run = block_run(lora, planning.layout("none"), "none", moe=False)
+    assert isinstance(run, BlockRun)
+    assert run.keeps(Saved("x", 1, 16))
+    assert run.keeps(Saved("x", 1, 16, needs=frozenset({"q_proj", "k_proj"})))
+    assert not run.keeps(Saved("x", 1, 16, needs=frozenset({"k_proj"})))
+    full = block_run(planning.job(model=MODEL), planning.layout("none"), "none", moe=False)
+    assert full.keeps(Saved("x", 1, 16, needs=frozenset({"k_proj"})))
+
+
+def test_padding_and_packing(planning: Any) -> None:
+    layout = planning.layout("none")
+    for fields, padded in (({}, False), ({"micro_batch": 2}, True),
+                           ({"micro_batch": 2, "packing": True}, False)):  # fmt: skip
+        run = block_run(planning.job(model=MODEL, **fields), layout, "none", moe=False)
+        assert run.padded == padded
+
+
+def test_working_bytes_follow_tokens(planning: Any) -> None:
+    layout = planning.layout("none")
+    one, two = (working_bytes(planning.job(model=MODEL, seq_len=s), layout) for s in (512, 1024))
+    assert two == 2 * one > 0

@@ -88,7 +88,9 @@ def test_suggestion_really_fits(planning: Any) -> None:
 
 def test_step_time_by_hand(planning: Any) -> None:
     job = planning.job(gpus=2, accumulation_steps=1)
-    compute = 6 * 7e9 * 2048 / (312e12 * 0.5)
+    shape, filled = job.shape, 2048 / (2048 + 512)
+    attention = shape.layers * shape.heads * shape.head_dim * 2048
+    compute = 6 * (7e9 + attention) * 2048 / (312e12 * 0.5 * filled)
     link = 600e9 / 2 * 0.8
     zero2 = compute + 0.5 * (2 + 2) * 7e9 / 2 / link
     zero3 = compute + 0.5 * 6 * 7e9 / 2 / link

@@ -13,6 +13,7 @@ from qdeploy.core.errors import InputError
 from qdeploy.core.units import GB
 from qdeploy.plan.job import Job
 from qdeploy.plan.layout import Layout
+from qdeploy.plan.rank import Count
 from qdeploy.plan.request import Basis, Unit
 from qdeploy.plan.schema import PerGpu
 from qdeploy.plan.terms.optimizer import states_bytes
@@ -51,20 +52,23 @@ def capacity_bytes(job: Job) -> int:
 
 def need_bytes(parts: PerGpu) -> int:
     """What must be free for the layout to fit: the total, however little room is left."""
-    return parts.total_bytes
+    return parts.need_bytes
 
 
 def per_gpu(job: Job, layout: Layout, basis: Basis) -> PerGpu:
     """The rule's parts; `basis` does not matter to it."""
     mixed = job.precision.dtype != "fp32"
-    weights = layout.shard("weights", job.parameters, job.world)
-    gradients = layout.shard("gradients", job.parameters, job.world)
-    states = layout.shard("states", job.parameters, job.world)
+    every = Count(job.parameters)
+    weights = layout.shard("weights", every, job)
+    gradients = layout.shard("gradients", every, job)
+    states = layout.shard("states", every, job)
     sizes = {
         "weights_bytes": (2 if mixed else 4) * weights,
         "master_weights_bytes": 4 * weights if mixed else 0,
         "gradients_bytes": (6 if mixed else 4) * gradients,
-        "optimizer_bytes": 0 if layout.offload == "optimizer" else states_bytes(job, states),
+        "optimizer_bytes": 0
+        if layout.offload == "optimizer"
+        else states_bytes(job, layout, states),
         "activations_bytes": _activations_bytes(job, layout),
         "logits_bytes": 0,
         "buffers_bytes": 0,
@@ -76,6 +80,7 @@ def per_gpu(job: Job, layout: Layout, basis: Basis) -> PerGpu:
         total_bytes=total,
         low_bytes=total * (100 - _TARGET_PERCENT) // 100,
         high_bytes=total * (100 + _ROOM_PERCENT) // 100,
+        need_bytes=total,
     )
 
 

@@ -28,11 +28,6 @@ def check(job: Job, layout: Layout) -> None:
             f"{name} keeps FP32 masters: bf16-pure is for none, ddp and fsdp",
             hint="use precision bf16, or another strategy",
         )
-    if name == "zero3" and job.request.peft == "qlora":
-        raise InputError(
-            "zero3 with qlora is not modelled: sharding packed 4-bit weights needs a storage type",
-            hint="use ddp, zero1 or zero2 with qlora, or lora with zero3",
-        )
     if layout.offload != "none" and not job.optimizer.cpu_offload:
         raise InputError(
             f"offload needs an optimizer that DeepSpeed runs on the CPU, {job.optimizer.name} "
@@ -42,5 +37,5 @@ def check(job: Job, layout: Layout) -> None:
 
 
 def capacity_bytes(job: Job) -> int:
-    """What a peak is held against: the memory that CUDA reports."""
-    return job.gpu.memory_bytes
+    """What a peak is held against: the memory that CUDA reports, less what others hold."""
+    return max(0, job.gpu.memory_bytes - job.request.occupied_bytes)

@@ -8,7 +8,7 @@ from qdeploy.plan.job import Job
 from qdeploy.plan.layout import Layout
 from qdeploy.plan.request import Unit
 
-STRATEGIES = ("none", "ddp", "fsdp")
+STRATEGIES = ("none", "ddp", "fsdp-grad-op", "fsdp", "fsdp1")
 NOTE = (
     "accounting torch: autocast over FP32 weights (4 + 4 + 8 bytes a parameter with AdamW and a "
     "16-bit copy of the matrices); FSDP divides the 16 bytes by the number of GPUs"
@@ -21,14 +21,7 @@ __all__ = ["NOTE", "STRATEGIES", "UNIT", "capacity_bytes", "check", "need_bytes"
 
 def check(job: Job, layout: Layout) -> None:
     """Raise InputError for what the layout cannot do."""
-    if layout.strategy.name != "fsdp":
-        return
-    if job.request.peft == "qlora":
-        raise InputError(
-            "fsdp with qlora is not modelled: sharding packed 4-bit weights needs a storage type",
-            hint="use ddp with qlora, or lora with fsdp",
-        )
-    if job.optimizer.bits < 32:
+    if layout.fsdp and job.optimizer.bits < 32:
         raise InputError(
             f"{job.optimizer.name} does not work on the sharded tensors of fsdp",
             hint="use adamw, or ddp or zero2",
@@ -36,5 +29,5 @@ def check(job: Job, layout: Layout) -> None:
 
 
 def capacity_bytes(job: Job) -> int:
-    """What a peak is held against: the memory that CUDA reports."""
-    return job.gpu.memory_bytes
+    """What a peak is held against: the memory that CUDA reports, less what others hold."""
+    return max(0, job.gpu.memory_bytes - job.request.occupied_bytes)

@@ -1,117 +1,140 @@
-"""What autograd saves in the forward pass, counted from the blocks of transformers' models.
+"""What is kept between the forward and the backward pass, from the trainer's list for a block.
 
-Per token and block, in bytes (each line is a tensor that the backward pass reads; r bytes of a
-number in the residual stream, e in the matrix products):
-- norm: RMSNorm keeps its input in FP32 (4H), the reciprocal (4) and the normalised value before
-  the weight (rH; Gemma, which multiplies in FP32, 4H); LayerNorm keeps its input (rH) and two
-  statistics (8). The norm's output is the input of linear layers, eH if it comes before some;
-  under autocast each linear that reads it casts it for itself: eH for each of q, k, v, gate, up.
-- attention with a flash kernel: q, k, v after rotation, the output, one FP32 log-sum a head:
-  2eQ + 2eK + 4A. Norms of q and k are norms over Q and K whose output is not kept.
-- attention of `sdpa` with padded batches repeats k and v to all heads: 4eQ + 4A.
-- eager attention keeps, beside the repeated k and v, the probabilities: in FP32 and cast to e,
-  (4+e)AS; GPT-2 computes them in e: eAS.
-- MLP with a gate: gate, up, their activation and product: 4eF. GPT-2's tanh GELU: 5eF.
-The counts agree with torch.autograd.graph.saved_tensors_hooks over the model classes themselves,
-see tests. Korthikanti et al. (arXiv 2205.05198) count 34sbh + 5as^2b for another block.
-Left out: dropout masks. Frozen bases (LoRA) save somewhat less.
+- Without checkpointing every block keeps its tensors until its backward pass.
+- Checkpointing whole blocks keeps the blocks' inputs, H numbers a token; one block's own tensors
+  come back when its backward pass begins. Selective checkpointing keeps what the trainer says.
+- Offloaded activations leave two blocks' worth on the GPU, one in use and one on its way.
+- After the blocks: the final norm's input, in FP32 where it computes so, its normalised value for
+  its weight and its output for the head's, where these are trained.
+- A pipeline's first stage has as many micro-batches under way as there are stages (1F1B, arXiv
+  2104.04473, section 2.2), where a step has that many.
 """
 
 from __future__ import annotations
 
-from qdeploy.models.family import family_of
-from qdeploy.models.shape import ModelShape
-from qdeploy.plan.adapters import block_linears
 from qdeploy.plan.job import Job
 from qdeploy.plan.layout import Layout
-from qdeploy.plan.request import Attention
+from qdeploy.plan.saved import BlockRun, Recomputed, saved_bytes
+
+_FLASH_CAPABILITY = (8, 0)
 
 
-def activations_bytes(job: Job, layout: Layout, logits_bytes: int) -> int:
-    """What activations add to the peak beside `logits_bytes`.
-
-    Without checkpointing all blocks' activations are there when the loss is computed. With it
-    only the blocks' inputs are; one block's activations come back after the logits are gone.
-    """
-    block = block_bytes_per_token(job, layout) * job.tokens
-    if not layout.checkpointing:
-        return job.shape.layers * block
-    inputs = residual_bytes(job, layout) * job.shape.hidden_size * job.tokens
-    return job.shape.layers * inputs + max(0, block - logits_bytes)
-
-
-def block_bytes_per_token(job: Job, layout: Layout) -> int:
-    """Saved activations of one block for one token."""
-    attention = job.request.attention
-    return saved_bytes_per_token(
-        job.shape,
-        compute=job.compute_bytes,
-        residual=residual_bytes(job, layout),
-        attention=attention,
-        seq_len=job.request.seq_len,
-        repeats_kv=attention == "sdpa" and job.request.micro_batch > 1,
+def kept_bytes(job: Job, layout: Layout) -> int:
+    """Kept by all blocks of this GPU when the loss is computed."""
+    kinds = zip((False, True), _busy_blocks(job), strict=True)
+    blocks = [(_kept_block_bytes(job, layout, moe=moe), count) for moe, count in kinds if count]
+    if job.request.activation_offload:
+        return 2 * max(size for size, _ in blocks) + _outside_bytes(job, layout)
+    return _under_way(job) * sum(size * count for size, count in blocks) + _outside_bytes(
+        job, layout
     )
+
+
+def recomputed_bytes(job: Job, layout: Layout) -> int:
+    """One block's own tensors, when they are back for its backward pass."""
+    if not layout.checkpointing:
+        return 0
+    return max(
+        _block_bytes(job, layout, "none", moe=moe)
+        for moe, count in zip((False, True), job.rank.blocks, strict=True)
+        if count
+    )
+
+
+def working_bytes(job: Job, layout: Layout) -> int:
+    """Gradients of activations that one block's backward pass has at the same time."""
+    runs = [
+        block_run(job, layout, "none", moe=moe)
+        for moe, count in zip((False, True), job.rank.blocks, strict=True)
+        if count
+    ]
+    most = max(job.trainer.working_bytes(run) for run in runs)
+    return -(-most * job.tokens // job.rank.tensor)
 
 
 def residual_bytes(job: Job, layout: Layout) -> int:
     """Bytes of a number in the residual stream.
 
-    FP32 under autocast with FP32 weights, and with QLoRA, whose embeddings are FP32.
+    FP32 under autocast with FP32 weights, and where the frozen base's embeddings are FP32.
     """
-    if job.request.peft == "qlora":
+    if job.upcasts_base:
         return 4
-    autocast = layout.casts_weights and job.request.peft is None
+    autocast = layout.casts_weights and job.peft is None
     return 4 if autocast and not job.pure else job.compute_bytes
 
 
-def saved_bytes_per_token(
-    shape: ModelShape,
-    *,
-    compute: int,
-    residual: int,
-    attention: Attention,
-    seq_len: int,
-    repeats_kv: bool = False,
-) -> int:
-    """Saved activations of one block of `shape` for one token."""
-    return (
-        _norms(shape, compute, residual)
-        + _attention(shape, compute, attention, seq_len, repeats_kv=repeats_kv)
-        + (4 if shape.gated_mlp else 5) * compute * shape.intermediate_size
+def block_run(job: Job, layout: Layout, recompute: Recomputed, *, moe: bool) -> BlockRun:
+    """How a block of this run runs."""
+    request, peft = job.request, job.peft
+    residual = residual_bytes(job, layout)
+    return BlockRun(
+        shape=job.shape,
+        moe=moe,
+        compute_bytes=job.compute_bytes,
+        residual_bytes=residual,
+        autocast=residual != job.compute_bytes or _autocasts(job, layout),
+        attention=request.attention,
+        keys=request.seq_len,
+        padded=job.micro_batch > 1 and not request.packing,
+        trained=None if peft is None else peft.trained(job.shape),
+        adapted=frozenset() if peft is None else peft.adapted(job.shape, request.lora_targets),
+        lora_dropout=request.lora_dropout,
+        lora_rank=request.lora_rank,
+        adapter_bytes=job.compute_bytes if layout.deepspeed else job.adapter_bytes,
+        sdpa_flash=job.gpu.compute_capability >= _FLASH_CAPABILITY,
+        quantized_base=job.base != "16bit",
+        recompute=recompute,
+        compiled=request.compile,
     )
 
 
-def _norms(shape: ModelShape, compute: int, residual: int) -> int:
-    hidden = shape.hidden_size
-    before_linears = _linear_inputs(shape, cast=compute != residual) * compute * hidden
-    if shape.norm_bias:
-        return shape.norms_per_block * (residual * hidden + 8) + before_linears
-    multiplies_in_fp32 = family_of({"model_type": shape.family}).norm_offset != 0
-    block_norm = 4 * hidden + (4 if multiplies_in_fp32 else residual) * hidden + 4
-    saved = shape.norms_per_block * block_norm + before_linears
-    if shape.qk_norm:
-        heads = shape.heads + shape.kv_heads
-        saved += heads * (shape.head_dim * (4 + (4 if multiplies_in_fp32 else compute)) + 4)
-    return saved
+def _busy_blocks(job: Job) -> tuple[int, int]:
+    """Blocks whose activations a gradient needs: those from the first trained one on."""
+    (dense, moe), idle = job.rank.blocks, 0 if job.peft is None else job.peft.IDLE_BLOCKS
+    if job.stage == "last":
+        return dense, moe
+    return max(0, dense - idle), moe
 
 
-def _linear_inputs(shape: ModelShape, *, cast: bool) -> int:
-    """Tensors of the hidden size that the linears after the two norms keep as their inputs."""
-    if not cast:
-        return 2
-    # Two linears read something else: the output projection and the one out of the MLP.
-    return len(block_linears(shape)) - 2
+def _autocasts(job: Job, layout: Layout) -> bool:
+    """Whether torch.autocast is on. DeepSpeed converts the model instead."""
+    mixed = not job.pure and job.precision.dtype != "fp32"
+    return mixed and not layout.deepspeed and job.trainer.AUTOCASTS
 
 
-def _attention(
-    shape: ModelShape, compute: int, kind: Attention, seq_len: int, *, repeats_kv: bool
-) -> int:
-    q_features = shape.heads * shape.head_dim
-    kv_features = shape.kv_heads * shape.head_dim
-    repeated = kind == "eager" or repeats_kv
-    saved = compute * (2 * q_features + 2 * (q_features if repeated else kv_features))
-    if kind != "eager":
-        return saved + 4 * shape.heads
-    if shape.norm_bias or compute == 4:
-        return saved + compute * shape.heads * seq_len
-    return saved + (4 + compute) * shape.heads * seq_len
+def _kept_block_bytes(job: Job, layout: Layout, *, moe: bool) -> int:
+    if not layout.checkpointing:
+        return _block_bytes(job, layout, "none", moe=moe)
+    if job.request.recompute == "block":
+        hidden = residual_bytes(job, layout) * job.shape.hidden_size
+        return -(-hidden * job.tokens // _sequence_degree(job))
+    return _block_bytes(job, layout, job.request.recompute, moe=moe)
+
+
+def _block_bytes(job: Job, layout: Layout, recompute: Recomputed, *, moe: bool) -> int:
+    run = block_run(job, layout, recompute, moe=moe)
+    tensors = job.trainer.block(run)
+    return job.tokens * saved_bytes(
+        run, tensors, tensor=job.rank.tensor, sequence=_sequence_degree(job)
+    )
+
+
+def _outside_bytes(job: Job, layout: Layout) -> int:
+    if job.stage == "first":
+        return 0
+    # The norm computes in FP32; its normalised value and its output are kept for weights alone.
+    norm = job.compute_bytes if job.shape.norm == "layer" else 4
+    numbers = norm + (residual_bytes(job, layout) if job.peft is None else 0)
+    numbers += job.compute_bytes if job.head_trained else 0
+    return -(-numbers * job.shape.hidden_size * job.tokens // _sequence_degree(job))
+
+
+def _sequence_degree(job: Job) -> int:
+    return job.rank.tensor if job.request.sequence_parallel else 1
+
+
+def _under_way(job: Job) -> int:
+    """Micro-batches whose activations are kept at the same time."""
+    if job.stage != "first":
+        return 1
+    return min(job.request.pipeline_parallel, job.accumulation)

@@ -1,61 +1,123 @@
 """Communication buffers, gathered weights, dequantization. (DDP's buckets: see `gradients`.)
 
-- zero1: one flat reduce bucket. zero2: the gradient bucket, twice with overlap_comm
-  (stage_1_and_2.py, ipg_buffer).
-- zero3: the reduce bucket; gathered weights up to stage3_max_live_parameters, and the prefetch
-  bucket; the whole gradient of the largest layer (usually the head) before it is reduced.
-  DeepSpeed's estimator counts one layer instead, far too little (deepspeed#4527).
+- zero1 and zero2: the buckets of the DeepSpeed JSON, see `deepspeed.bucket_bytes`.
+- zero3: the reduce bucket, which is never freed; gathered weights up to
+  stage3_max_live_parameters, and the prefetch bucket; the whole gradient of the largest layer
+  (usually the head) before it is reduced, and its copy laid out by rank
+  (runtime/comm/coalesced_collectives.py, reduce_scatter_coalesced). DeepSpeed's estimator counts
+  one layer instead, far too little (deepspeed#4527).
 - fsdp: two gathered blocks (one computed, one prefetched), the embedding and head, which the root
-  keeps gathered, and the unsharded gradients of the largest of these (torch fully_shard; reduced
-  in FP32 under mixed precision).
-- qlora: one dequantized layer and its transpose.
+  keeps gathered, and in the backward pass the unsharded gradient of the largest of these, in the
+  compute type and again in the type that is reduced, FP32 under mixed precision (torch
+  fully_shard, foreach_reduce). With a pipeline all blocks stay gathered from one micro-batch to
+  the next.
+- a quantized base: one dequantized layer and its transpose.
 """
 
 from __future__ import annotations
 
 from qdeploy.models.shape import ModelShape
-from qdeploy.plan.adapters import block_linears
-from qdeploy.plan.deepspeed import zero_optimization
+from qdeploy.plan.deepspeed import bucket_bytes, zero_optimization
 from qdeploy.plan.job import Job
 from qdeploy.plan.layout import Layout
+from qdeploy.plan.terms.weights import base_bytes
 
 
-def buffers_bytes(job: Job, layout: Layout) -> int:
-    """All buffers of the layout."""
-    dequantized = 0
-    if job.request.peft == "qlora":
-        largest = max(out * into for out, into in block_linears(job.shape))
-        dequantized = 2 * job.compute_bytes * largest
-    return dequantized + _communication_bytes(job, layout)
+def buffers_in_forward_bytes(job: Job, layout: Layout) -> int:
+    """Buffers while the forward pass ends."""
+    gathered = 0
+    if layout.fsdp and layout.shards_weights:
+        gathered = _fsdp_gathered_bytes(job)
+    elif layout.shards_weights:
+        gathered = _zero3_gathered_bytes(job, layout)
+    return _dequantized_bytes(job) + gathered + permanent_buffers_bytes(job, layout)
+
+
+def buffers_in_backward_bytes(job: Job, layout: Layout) -> int:
+    """Buffers while the backward pass runs."""
+    return buffers_in_forward_bytes(job, layout) + _gradient_bytes(job, layout)
+
+
+def permanent_buffers_bytes(job: Job, layout: Layout) -> int:
+    """Buffers that are there all the time: ZeRO-3's reduce bucket."""
+    if layout.deepspeed and layout.shards_weights:
+        return _bucket_bytes(job, layout)
+    return 0
 
 
 def largest_layer(shape: ModelShape) -> int:
     """Parameters of the largest single layer: the embedding, the head or a linear."""
-    linears = [out * into for out, into in block_linears(shape)]
-    return max(shape.vocab_size * shape.hidden_size, *linears)
+    linears = [
+        linear.out_features * linear.in_features
+        for linear in [*shape.attention_linears, *shape.mlp_linears, *shape.shared_expert_linears]
+    ]
+    experts = shape.experts * max(
+        (linear.out_features * linear.in_features for linear in shape.expert_linears), default=0
+    )
+    return max(shape.vocab_size * shape.hidden_size, *linears, experts)
 
 
-def _communication_bytes(job: Job, layout: Layout) -> int:
-    if layout.strategy.engine == "torch":
-        return _fsdp_bytes(job) if "weights" in layout.strategy.shards else 0
+def _dequantized_bytes(job: Job) -> int:
+    if job.base == "16bit":
+        return 0
+    sizes = [linear.out_features * linear.in_features for linear, _ in job.rank.linears]
+    if job.trainer.QUANTIZES_HEAD:
+        sizes.append(job.rank.head)
+    return 2 * job.compute_bytes * max(sizes)
+
+
+def _bucket_bytes(job: Job, layout: Layout) -> int:
     zero = zero_optimization(job, layout)
-    bucket: int = min(zero["reduce_bucket_size"], job.trainable) * job.compute_bytes
-    if "weights" in layout.strategy.shards:
-        return bucket + _zero3_gathered_bytes(job, zero)
-    return bucket * (2 if zero["overlap_comm"] else 1)
+    elements: int = min(zero["reduce_bucket_size"], job.held_trained.total)
+    return elements * job.compute_bytes
 
 
-def _zero3_gathered_bytes(job: Job, zero: dict[str, int]) -> int:
+def _gradient_bytes(job: Job, layout: Layout) -> int:
+    """Gradients on their way to the ranks that own them."""
+    if layout.fsdp:
+        return _fsdp_gradient_bytes(job)
+    if not layout.deepspeed:
+        return 0
+    if layout.shards_weights:
+        trained = job.peft is None
+        layer = job.compute_bytes * largest_layer(job.shape) // job.rank.tensor
+        return 2 * layer if trained else 0
+    zero = zero_optimization(job, layout)
+    return bucket_bytes(zero, job.held_trained.total, job.compute_bytes)
+
+
+def _zero3_gathered_bytes(job: Job, layout: Layout) -> int:
+    zero = zero_optimization(job, layout)
     largest = largest_layer(job.shape)
     live = max(largest, zero["stage3_max_live_parameters"])
-    gathered = min(job.parameters, live + zero["stage3_prefetch_bucket_size"])
-    gradient = largest if job.request.peft is None else 0
-    return job.compute_bytes * (gathered + gradient)
+    gathered = min(job.held.total, live + zero["stage3_prefetch_bucket_size"])
+    return job.compute_bytes * int(gathered)
 
 
-def _fsdp_bytes(job: Job) -> int:
-    block = job.shape.block_parameters
-    root = job.parameters - job.shape.layers * block
-    gathered = job.compute_bytes * (2 * block + root)
-    trained = max(block, root) if job.request.peft is None else 0
-    return gathered + (2 if job.pure else 4) * trained
+def _fsdp_gathered_bytes(job: Job) -> int:
+    block, root = _fsdp_units(job)
+    element = job.compute_bytes
+    if job.request.pipeline_parallel > 1:
+        return element * job.held.total
+    if job.base == "16bit":
+        return element * (2 * block + root)
+    blocks, linears = sum(job.rank.blocks), job.rank.linears
+    inside = sum(count * linear.out_features * linear.in_features for linear, count in linears)
+    stored = sum(count * base_bytes(job.base, linear) for linear, count in linears)
+    return 2 * (stored // blocks + element * (block - inside // blocks)) + element * root
+
+
+def _fsdp_gradient_bytes(job: Job) -> int:
+    """A gradient as the backward pass made it, and its copy in the type that is reduced."""
+    if job.peft is not None or job.request.pipeline_parallel > 1:
+        return 0
+    return (4 if job.pure else job.compute_bytes + 4) * max(_fsdp_units(job))
+
+
+def _fsdp_units(job: Job) -> tuple[int, int]:
+    """Parameters of the largest block, and of everything outside the blocks."""
+    dense, moe = job.rank.blocks
+    inside = dense * job.rank.block(moe=False).total
+    if moe:
+        inside += moe * job.rank.block(moe=True).total
+    return job.rank.largest_block.total, job.held.total - inside

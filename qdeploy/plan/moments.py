@@ -1,0 +1,91 @@
+"""The moments of a training step at which memory can peak, and what is there at each.
+
+- loss: all activations are kept, the logits and their gradients are there.
+- backward: the first block's backward pass has just begun, the logits are gone; with checkpointing
+  the block's own activations have come back. The head's gradient is there.
+- end: the last block's backward pass: all gradients, one block's activations.
+- step: no activations; the optimizer's own copies.
+
+The peak of a run is the largest of these, not the sum of everything that is there at some time.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from qdeploy.plan.job import Job
+from qdeploy.plan.layout import Layout
+from qdeploy.plan.terms.activations import kept_bytes, recomputed_bytes, working_bytes
+from qdeploy.plan.terms.buffers import (
+    buffers_in_backward_bytes,
+    buffers_in_forward_bytes,
+    permanent_buffers_bytes,
+)
+from qdeploy.plan.terms.gradients import (
+    gradient_bytes,
+    gradients_in_backward_bytes,
+    gradients_in_forward_bytes,
+    step_copy_bytes,
+)
+from qdeploy.plan.terms.logits import logits_bytes
+from qdeploy.plan.terms.master_weights import master_weights_bytes
+from qdeploy.plan.terms.optimizer import optimizer_bytes, step_copies_bytes
+from qdeploy.plan.terms.weights import weights_bytes
+
+Moment = Literal["loss", "backward", "end", "step"]
+
+
+def moments(job: Job, layout: Layout) -> dict[Moment, dict[str, int]]:
+    """What is there at each moment: part -> bytes on one GPU."""
+    states = {
+        "weights": weights_bytes(job, layout),
+        "master_weights": master_weights_bytes(job, layout),
+        "optimizer": optimizer_bytes(job, layout),
+    }
+    return {moment: {**states, **_passing(job, layout, moment)} for moment in get_args(Moment)}
+
+
+def _passing(job: Job, layout: Layout, moment: Moment) -> dict[str, int]:
+    """What comes and goes in a step."""
+    if moment == "step":
+        copies = step_copy_bytes(job, layout) + step_copies_bytes(job, layout)
+        return {
+            "gradients": gradients_in_backward_bytes(job, layout) + copies,
+            "activations": 0,
+            "logits": 0,
+            "buffers": permanent_buffers_bytes(job, layout),
+        }
+    if moment == "loss":
+        return {
+            "gradients": gradients_in_forward_bytes(job, layout),
+            "activations": kept_bytes(job, layout),
+            "logits": logits_bytes(job),
+            "buffers": buffers_in_forward_bytes(job, layout),
+        }
+    block = recomputed_bytes(job, layout) + working_bytes(job, layout)
+    buffers = buffers_in_backward_bytes(job, layout)
+    if moment == "backward":
+        held = gradients_in_forward_bytes(job, layout) + _head_gradient_bytes(job, layout)
+        return {
+            "gradients": min(held, gradients_in_backward_bytes(job, layout)),
+            "activations": kept_bytes(job, layout) + block,
+            "logits": 0,
+            "buffers": buffers,
+        }
+    blocks = sum(job.rank.blocks)
+    return {
+        "gradients": gradients_in_backward_bytes(job, layout),
+        "activations": kept_bytes(job, layout) // blocks + block,
+        "logits": 0,
+        "buffers": buffers,
+    }
+
+
+def _head_gradient_bytes(job: Job, layout: Layout) -> int:
+    """The head's gradient, the first one of a backward pass."""
+    if not job.head_trained or job.request.optimizer_in_backward or layout.offload != "none":
+        return 0
+    shape = job.shape
+    rows = shape.vocab_size * shape.hidden_size if job.stage != "first" else 0
+    accumulated = job.accumulation > 1
+    return 0 if accumulated else gradient_bytes(job, layout) * (rows // job.rank.tensor)
