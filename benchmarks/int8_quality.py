@@ -24,10 +24,10 @@ from machine import describe
 from qdeploy.calib.batches import calibration_set
 from qdeploy.calib.template import load_tokenizer
 from qdeploy.cli.demo_model import demo_model
+from qdeploy.core.scheme import load_scheme
 from qdeploy.core.shipped import shipped
 from qdeploy.evals.screen import kl_divergence
 from qdeploy.quant.engine import quantize
-from qdeploy.quant.scheme import load_scheme
 from qdeploy.runtime.blocks import block_errors
 from qdeploy.runtime.load import load_candidate
 

@@ -24,9 +24,9 @@ from machine import describe
 from qdeploy.calib.batches import calibration_set
 from qdeploy.calib.template import load_tokenizer
 from qdeploy.cli.demo_model import demo_model
+from qdeploy.core.scheme import load_scheme
 from qdeploy.core.shipped import shipped
 from qdeploy.quant.engine import quantize
-from qdeploy.quant.scheme import load_scheme
 from qdeploy.runtime.candidate import Candidate
 from qdeploy.runtime.load import load_candidate
 
