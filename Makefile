@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 		echo "Python 3.10 or newer is needed, found $$($(PYTHON) --version 2>&1); try: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
 	@echo "installing into .venv (a few minutes the first time)" >&2
 	$(PYTHON) -m venv .venv
-	$(PIP) torch hatchling editables
+	$(PIP) torch hatchling editables setuptools wheel ninja
 	$(PIP) --no-build-isolation -e '.[demo,dev]'
 	@touch $(STAMP)
 
@@ -45,6 +45,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/int8_runtime.py
 	$(BIN)/python benchmarks/int8_quality.py
 	$(BIN)/python benchmarks/gate_power.py
+	$(BIN)/python benchmarks/planner.py
+	$(BIN)/python benchmarks/activation_step.py "$$($(BIN)/qdeploy demo --fetch-only)"
 
 # Resolve the newest versions again (needs uv); torch keeps its pin.
 lock:

@@ -84,7 +84,7 @@ def _steps(limits: list[str]) -> list[tuple[str, list[str]]]:
 
 def _run_step(title: str, arguments: list[str], project: Path) -> None:
     """One command in the project folder. Any exit code but 2 is a result, not a failure."""
-    stderr.rule(f"[bold]{title}")
+    stderr().rule(f"[bold]{title}")
     say(f"$ qdeploy {' '.join(arguments)}")
     process = subprocess.Popen([sys.executable, "-m", "qdeploy", *arguments], cwd=project)
     try:

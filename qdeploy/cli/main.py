@@ -17,12 +17,39 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from qdeploy.core.console import stderr
-from qdeploy.core.errors import QdeployError
+from qdeploy.core.errors import QdeployError, UnknownNameError
+
+# Command -> (module in qdeploy.cli, function). A module is imported when its command is looked up:
+# most commands need little of the package.
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("init", "init"),
+    "doctor": ("doctor", "doctor"),
+    "train-plan": ("train_plan", "train_plan"),
+    "train": ("train", "train"),
+    "calib": ("calib", "calib_app"),
+    "quantize": ("quantize", "quantize"),
+    "eval": ("eval", "eval_"),
+    "gate": ("gate", "gate"),
+    "schema": ("schema", "schema"),
+    "demo": ("demo", "demo"),
+}
 
 
 class _Group(TyperGroup):
-    """Turns whatever a user can cause into one clear message and an exit code."""
+    """Imports a command when it is looked up, and turns whatever a user can cause into one clear
+    message and an exit code."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _COMMANDS:
+            raise UnknownNameError("command", cmd_name, _COMMANDS)
+        module, attribute = _COMMANDS[cmd_name]
+        found = getattr(importlib.import_module(f"qdeploy.cli.{module}"), attribute)
+        if not isinstance(found, typer.Typer):
+            found = _typer_of(found, cmd_name)
+        return typer.main.get_command(found)
 
     def invoke(self, ctx: Any) -> Any:
         debug = bool(ctx.params.get("debug")) or os.environ.get("QDEPLOY_DEBUG") == "1"
@@ -46,17 +73,15 @@ class _Group(TyperGroup):
 
 
 def _explain(message: str, hint: str | None, debug: bool) -> None:
-    stderr.print(f"[bold red]error:[/] {_escaped(message)}")
-    if hint:
-        stderr.print(f"[bold]hint:[/] {_escaped(hint)}")
-    if debug:
-        stderr.print_exception()
-
-
-def _escaped(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    from qdeploy.core.console import stderr
+
+    stderr().print(f"[bold red]error:[/] {escape(message)}")
+    if hint:
+        stderr().print(f"[bold]hint:[/] {escape(hint)}")
+    if debug:
+        stderr().print_exception()
 
 
 def _os_error(error: OSError) -> str:
@@ -75,18 +100,6 @@ app = typer.Typer(
     "for which kind of request, decided by measurement.",
 )
 
-# Command -> (module in qdeploy.cli, function); modules are imported when a command is looked up.
-_COMMANDS: dict[str, tuple[str, str]] = {
-    "init": ("init", "init"),
-    "doctor": ("doctor", "doctor"),
-    "train-plan": ("train_plan", "train_plan"),
-    "quantize": ("quantize", "quantize"),
-    "eval": ("eval", "eval_"),
-    "gate": ("gate", "gate"),
-    "schema": ("schema", "schema"),
-    "demo": ("demo", "demo"),
-}
-
 
 @app.callback()
 def _root(
@@ -102,16 +115,11 @@ def _root(
         raise typer.Exit(0)
 
 
-def _command(module: str, function: str) -> Callable[..., Any]:
-    command: Callable[..., Any] = getattr(
-        importlib.import_module(f"qdeploy.cli.{module}"), function
-    )
-    return command
-
-
-for _name, (_module, _function) in _COMMANDS.items():
-    app.command(_name)(_command(_module, _function))
-app.add_typer(importlib.import_module("qdeploy.cli.calib").calib_app, name="calib")
+def _typer_of(function: Callable[..., Any], name: str) -> typer.Typer:
+    """A command of its own from a command's function."""
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    alone.command(name)(function)
+    return alone
 
 
 def run() -> None:
@@ -119,6 +127,8 @@ def run() -> None:
     # torch's threads spin while they wait, which on a machine shared with other work makes small
     # products many times slower; asleep they cost nothing measurable on an idle one.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    # Looking for pydantic's plug-ins costs more than some commands take.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     # A polite kill cleans up as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     app()

@@ -9,20 +9,31 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from functools import cache
+from typing import TYPE_CHECKING
 
 from qdeploy.core.units import format_seconds
 
-stderr = Console(stderr=True, highlight=False, soft_wrap=True)
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 _LINE_SECONDS = 10.0
-_LEAST_WIDTH = 112
+_LEAST_WIDTH = 120
+
+
+@cache
+def stderr() -> Console:
+    """Where everything goes that is no result."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def results() -> Console:
     """Stdout for tables; wide enough for them where it is no terminal."""
+    from rich.console import Console
+
     console = Console(highlight=False)
     if console.is_terminal:
         return console
@@ -31,18 +42,20 @@ def results() -> Console:
 
 def say(text: str) -> None:
     """One line for the person who waits."""
-    stderr.print(text, markup=False)
+    stderr().print(text, markup=False)
 
 
 def warn(text: str) -> None:
     """One line that should be read."""
-    stderr.print(f"warning: {text}", style="yellow", markup=False)
+    stderr().print(f"warning: {text}", style="yellow", markup=False)
 
 
 class Bar:
     """Progress of one piece of work; call `advance` as it goes on."""
 
-    def __init__(self, label: str, total: int, progress: Progress | None, task: TaskID) -> None:
+    def __init__(
+        self, label: str, total: int, progress: Progress | None, task: TaskID | None
+    ) -> None:
         self._label = label
         self._total = total
         self._progress = progress
@@ -53,7 +66,7 @@ class Bar:
     def advance(self, steps: int = 1, note: str = "") -> None:
         """`steps` more of the total are done; `note` is shown beside the bar."""
         self._done += steps
-        if self._progress is not None:
+        if self._progress is not None and self._task is not None:
             self._progress.update(self._task, advance=steps, note=note)
             return
         now = time.monotonic()
@@ -68,7 +81,9 @@ class Bar:
 def progress(label: str, total: int) -> Iterator[Bar]:
     """A progress bar on a terminal, a line every ten seconds elsewhere."""
     start = time.monotonic()
-    if stderr.is_terminal:
+    if stderr().is_terminal:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -76,8 +91,8 @@ def progress(label: str, total: int) -> Iterator[Bar]:
             TimeRemainingColumn(),
             TextColumn("{task.fields[note]}"),
         )
-        with Progress(*columns, console=stderr, transient=True) as bars:
+        with Progress(*columns, console=stderr(), transient=True) as bars:
             yield Bar(label, total, bars, bars.add_task(label, total=total, note=""))
     else:
-        yield Bar(label, total, None, TaskID(0))
+        yield Bar(label, total, None, None)
     say(f"{label}: done in {format_seconds(time.monotonic() - start)}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from qdeploy.core.errors import InputError, nearest
@@ -37,6 +36,8 @@ def validate(schema: type[S], data: Any, where: str) -> S:
 
 def read_yaml(path: Path, schema: type[S]) -> S:
     """The YAML file at `path` as `schema`. Raises InputError for a missing or malformed file."""
+    import yaml
+
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
