@@ -147,3 +147,82 @@ def test_logits_of_a_large_vocabulary(planning: Any) -> None:
     assert stock.per_gpu.logits_bytes == 16 * 4 * 2048 * 256000
     fused = planning.only(model=gemma, strategy="none", micro_batch=4, loss="liger")
     assert fused.per_gpu.logits_bytes < stock.per_gpu.logits_bytes // 10
+
+
+def test_states_of_32b_on_eight_h100(planning: Any) -> None:
+    # axolotl#2531: 18P/8 = 68.6 GiB of states; there is no key-value cache in training.
+    job, layout = (
+        planning.job(model="qwen2.5-32b", gpus=8, gpu="H100-80GB"),
+        planning.layout("zero3"),
+    )
+    terms = (weights_bytes, master_weights_bytes, optimizer_bytes, gradients_in_backward_bytes)
+    states = sum(term(job, layout) for term in terms)
+    assert states + 2 * job.parameters / 8 == pytest.approx(18 * job.parameters / 8, rel=0.001)
+    assert (states + 2 * job.parameters / 8) / GIB == pytest.approx(68.6, abs=0.2)
+    offloaded = planning.only(
+        model="qwen2.5-32b", gpus=8, gpu="H100-80GB", strategy="zero3", offload="all", seq_len=4096
+    )
+    assert offloaded.fits
+    assert offloaded.host_bytes == pytest.approx(18 * job.parameters * 1.5, rel=0.001)
+
+
+def test_70b_lora_on_eight_4090_is_more_than_its_shards(planning: Any) -> None:
+    # torchtune#2071: 17.6 GiB after loading were taken for the need.
+    fields = {"model": "llama-3.1-70b", "gpu": "RTX-4090", "gpus": 8, "peft": "lora",
+              "precision": "bf16-pure", "trainer": "torchtune", "strategy": "fsdp",
+              "seq_len": 2048, "micro_batch": 2}  # fmt: skip
+    one = planning.only(**fields)
+    assert one.per_gpu.weights_bytes / GIB == pytest.approx(17.6 / 1.07, rel=0.05)
+    assert one.per_gpu.total_bytes - one.per_gpu.weights_bytes > 4 * GIB
+    assert not one.fits
+
+
+def test_70b_offloaded_fills_the_host(planning: Any) -> None:
+    # torchtune#1871: 14 GB of GPU memory, but 500 GB of host memory did not suffice.
+    fields = {"model": "llama-3.1-70b", "gpu": "A100-80GB", "gpus": 8, "strategy": "fsdp",
+              "offload": "all", "precision": "bf16-pure", "trainer": "torchtune",
+              "seq_len": 512}  # fmt: skip
+    one = planning.only(**fields, host_memory_bytes=500 * GB)
+    assert 560 * GB < one.host_bytes < 1100 * GB
+    assert not one.fits
+    assert "host needs" in one.reason
+
+
+def test_13b_lora_in_one_flat_parameter(planning: Any) -> None:
+    # llama-cookbook#37: 6 GB after the forward pass, more than 18 GB in the backward pass.
+    fields = {"model": "llama-2-13b", "gpu": "RTX-3090", "gpus": 8, "peft": "lora",
+              "precision": "bf16-pure", "strategy": "fsdp1", "seq_len": 512,
+              "accumulation_steps": 1}  # fmt: skip
+    mixed, apart = (planning.job(**fields, trainer=name) for name in ("litgpt", "fsdp-qlora"))
+    layout = planning.layout("fsdp1")
+    end = sum(moments(mixed, layout)["end"].values())
+    loss = sum(moments(mixed, layout)["loss"].values())
+    assert loss < 8 * GB
+    assert end > 18 * GB
+    assert sum(moments(apart, layout)["end"].values()) < 8 * GB
+
+
+def test_batch_and_sequence_count(planning: Any) -> None:
+    # accelerate#2512: a calculator whose batch size nobody knows. vram-calculator#1: flash
+    # attention grows with the sequence, not with its square, and not as n log n.
+    def activations(micro_batch: int, seq_len: int) -> int:
+        job = planning.job(
+            model="llama-2-7b",
+            micro_batch=micro_batch,
+            seq_len=seq_len,
+            attention="flash",
+            packing=True,
+        )
+        layout = planning.layout("zero2", checkpointing=False)
+        return moments(job, layout)["loss"]["activations"]
+
+    one = activations(1, 1024)
+    assert activations(1, 2048) == activations(2, 1024) == 2 * one
+    assert activations(1, 8192) == 8 * one
+
+
+def test_ddp_shards_nothing(planning: Any) -> None:
+    # axolotl#1641: eight cards hold eight times the states of one.
+    one = planning.job(model="llama-3-8b", gpu="A6000", gpus=8)
+    assert optimizer_bytes(one, planning.layout("ddp")) == 8 * one.parameters
+    assert optimizer_bytes(one, planning.layout("zero1")) == one.parameters
