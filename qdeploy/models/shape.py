@@ -221,13 +221,6 @@ class ModelShape(Schema):
         return self.moe_block_parameters if mostly_experts else self.dense_block_parameters
 
     @property
-    def largest_block_parameters(self) -> int:
-        """Parameters of the largest block."""
-        if self.moe_layers == self.layers:
-            return self.moe_block_parameters
-        return max(self.dense_block_parameters, self.moe_block_parameters if self.moe_layers else 0)
-
-    @property
     def embedding_parameters(self) -> int:
         """Parameters of the embeddings of tokens, of learned positions and of token types."""
         positions = self.max_positions + self.position_offset if self.learned_positions else 0

@@ -24,7 +24,7 @@ from qdeploy.plan.precision import choose_precision
 from qdeploy.plan.rank import Count, Rank, Stage
 from qdeploy.plan.request import Base, PlanRequest
 from qdeploy.plan.schema import Precision
-from qdeploy.plan.trainers import Trainer, find_trainer
+from qdeploy.plan.trainers import Trainer, Traits, find_trainer
 
 _OPTIMIZERS = "qdeploy.plan.optimizers"
 
@@ -78,6 +78,11 @@ class Job:
     def world(self) -> int:
         """GPUs of all nodes."""
         return self.request.world
+
+    @property
+    def traits(self) -> Traits:
+        """How the trainer holds numbers."""
+        return self.trainer.TRAITS
 
     @property
     def micro_batch(self) -> int:
@@ -155,7 +160,7 @@ class Job:
     @property
     def upcasts_base(self) -> bool:
         """What is not quantized of a quantized base is held in FP32."""
-        return self.base != "16bit" and self.trainer.UPCASTS_BASE
+        return self.base != "16bit" and self.traits.upcasts_base
 
     @property
     def compute_bytes(self) -> int:
@@ -165,7 +170,7 @@ class Job:
     @property
     def adapter_bytes(self) -> int:
         """Bytes of an adapter's weight and gradient."""
-        return max(self.trainer.ADAPTER_BYTES, self.compute_bytes)
+        return max(self.traits.adapter_bytes, self.compute_bytes)
 
     @property
     def pure(self) -> bool:
@@ -235,10 +240,11 @@ def make_job(request: PlanRequest) -> Job:
 
 
 def _check_trainer(request: PlanRequest, trainer: Trainer) -> None:
-    if request.recompute not in trainer.RECOMPUTES:
+    recomputes = trainer.TRAITS.recomputes
+    if request.recompute not in recomputes:
         raise InputError(
             f"trainer {request.trainer} cannot recompute {request.recompute}",
-            hint=f"choose {' or '.join(trainer.RECOMPUTES)}",
+            hint=f"choose {' or '.join(recomputes)}",
         )
 
 
@@ -268,7 +274,9 @@ def _check_parallel(request: PlanRequest, shape: ModelShape) -> None:
 
 
 def _own_loss(request: PlanRequest, trainer: Trainer) -> str:
-    return trainer.PARALLEL_LOSS if request.tensor_parallel > 1 else trainer.LOSS
+    traits = trainer.TRAITS
+    parallel = traits.parallel_loss if request.tensor_parallel > 1 else None
+    return parallel or traits.loss
 
 
 def find_optimizer(name: str) -> Optimizer:

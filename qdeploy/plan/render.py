@@ -58,7 +58,7 @@ def _heading(plan: Plan) -> list[str]:
         sizes = f"global batch {request.global_batch} x {request.seq_len} tokens"
     else:
         sizes = f"micro-batch {request.micro_batch} x {request.seq_len} tokens"
-    loss = request.loss or find_trainer(request.trainer).LOSS
+    loss = request.loss or find_trainer(request.trainer).TRAITS.loss
     kernels = f"{request.optimizer}, {request.attention} attention, {loss} loss"
     if request.trainer != "hf":
         kernels += f", {request.trainer}"

@@ -65,9 +65,13 @@ def _compute_seconds(job: Job, layout: Layout) -> float:
 
 
 def _operations_per_second(job: Job) -> float:
-    bf16, fp16 = job.gpu.bf16_tflops, job.gpu.fp16_tflops
-    tflops = bf16 if job.precision.dtype == "bf16" and bf16 else fp16
-    return (fp16 / 2 if job.precision.dtype == "fp32" else tflops) * 1e12
+    gpu, dtype = job.gpu, job.precision.dtype
+    tflops = {
+        "fp32": gpu.fp32_tflops or gpu.fp16_tflops / 2,
+        "bf16": gpu.bf16_tflops or gpu.fp16_tflops,
+        "fp16": gpu.fp16_tflops,
+    }
+    return tflops[dtype] * 1e12
 
 
 def _repeated_seconds(job: Job, layout: Layout) -> float:

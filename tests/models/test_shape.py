@@ -24,7 +24,7 @@ def shape(**changes: Any) -> ModelShape:
 def test_llama_written_out() -> None:
     attention = 4 * 3 * H + 2 * 3 * H + 2 * 3 * H + H * 4 * 3
     block = attention + 3 * H * F + 2 * H
-    assert shape().block_parameters == shape().largest_block_parameters == block
+    assert shape().block_parameters == block
     assert shape().parameters == shape().active_parameters == 5 * block + 2 * V * H + H
     assert shape(tied_embeddings=True).parameters == 5 * block + V * H + H
     assert shape().moe_layers == shape().moe_block_parameters == shape().expert_parameters == 0
@@ -91,13 +91,6 @@ def test_biases_of_experts_and_router() -> None:
 def test_block_of_most_layers() -> None:
     rare = shape(**EXPERTS, moe_every=3)
     assert rare.block_parameters == rare.dense_block_parameters
-    assert rare.largest_block_parameters == rare.moe_block_parameters
-    none = shape(**EXPERTS, dense_layers=5)
-    assert none.largest_block_parameters == none.dense_block_parameters
-    small = shape(experts=1, experts_per_token=1, expert_intermediate_size=1, moe_every=2)
-    assert small.largest_block_parameters == small.dense_block_parameters
-    everywhere = shape(experts=1, experts_per_token=1, expert_intermediate_size=1)
-    assert everywhere.largest_block_parameters == everywhere.moe_block_parameters
 
 
 def test_latent_attention_written_out() -> None:

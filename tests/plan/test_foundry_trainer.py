@@ -164,4 +164,4 @@ def test_fused_loss(dtype: Any) -> None:
 
 
 def test_found_by_name() -> None:
-    assert find_loss(find_trainer("foundry").LOSS).SUMMARY
+    assert find_loss(find_trainer("foundry").TRAITS.loss).SUMMARY

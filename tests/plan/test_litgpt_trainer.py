@@ -314,5 +314,5 @@ def test_loss_holds_what_the_allocator_gives_out() -> None:
 
     run = LossRun(tokens, vocabulary, 4, 2, head_trained=False)
     assert peak_bytes(step) == pytest.approx(
-        find_loss(find_trainer("litgpt").LOSS).loss_bytes(run), rel=0.02
+        find_loss(find_trainer("litgpt").TRAITS.loss).loss_bytes(run), rel=0.02
     )

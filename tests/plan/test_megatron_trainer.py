@@ -198,4 +198,4 @@ def test_what_megatron_has_no_block_for(
 
 
 def test_found_by_name() -> None:
-    assert find_loss(find_trainer("megatron").LOSS).SUMMARY
+    assert find_loss(find_trainer("megatron").TRAITS.loss).SUMMARY

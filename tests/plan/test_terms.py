@@ -85,7 +85,7 @@ def test_framework_by_basis(planning: Any) -> None:
         basis: planning.only(strategy="none", model="gpt2", basis=basis).per_gpu
         for basis in ("allocated", "reserved", "device")
     }
-    assert by_basis["allocated"].framework_bytes == one.trainer.WORKSPACE_BYTES
+    assert by_basis["allocated"].framework_bytes == one.traits.workspace_bytes
     added = by_basis["device"].total_bytes - by_basis["reserved"].total_bytes
     assert added == 650 * MIB
 

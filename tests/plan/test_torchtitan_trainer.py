@@ -206,4 +206,4 @@ def test_losses_are_proportional_to_tokens_and_vocabulary(tokens: int) -> None:
 
 def test_found_by_name() -> None:
     trainer = find_trainer("torchtitan")
-    assert find_loss(trainer.LOSS).SUMMARY
+    assert find_loss(trainer.TRAITS.loss).SUMMARY

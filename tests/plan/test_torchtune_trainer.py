@@ -191,4 +191,4 @@ def test_refuses_what_it_has_no_count_for(changes: dict[str, Any], message: str)
 
 
 def test_found_by_name() -> None:
-    assert find_loss(find_trainer("torchtune").LOSS).SUMMARY
+    assert find_loss(find_trainer("torchtune").TRAITS.loss).SUMMARY

@@ -47,7 +47,7 @@ def _stage(job: Job, layout: Layout, basis: Basis) -> PerGpu:
     every = moments(job, layout)
     moment = max(every, key=lambda name: sum(every[name].values()))
     parts = every[moment]
-    workspace, device = job.trainer.WORKSPACE_BYTES, device_bytes(job)
+    workspace, device = job.traits.workspace_bytes, device_bytes(job)
     allocated = sum(parts.values()) + workspace
     slack = 0 if basis == "allocated" else slack_bytes(job, layout, allocated, _dynamic(parts))
     beside = device if basis == "device" else 0

@@ -38,7 +38,7 @@ def mixed_precision(choice: Choice) -> dict[str, bool]:
 
 def liger(choice: Choice, trainer: str) -> bool:
     """Whether Liger's fused loss is wanted. Raises InputError for a loss it has no setting for."""
-    name = choice.request.loss or choice.job.trainer.LOSS
+    name = choice.request.loss or choice.job.traits.loss
     if name not in ("hf", "liger"):
         raise refuse(trainer, f"the loss {name}", "plan with --loss hf or liger")
     return name == "liger"

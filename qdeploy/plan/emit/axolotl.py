@@ -85,7 +85,7 @@ def _precision(choice: Choice) -> dict[str, bool]:
 
 
 def _loss(choice: Choice) -> dict[str, Any]:
-    name = choice.request.loss or choice.job.trainer.LOSS
+    name = choice.request.loss or choice.job.traits.loss
     if name == "liger":
         return {"plugins": [_LIGER], "liger_fused_linear_cross_entropy": True}
     if name == "cut":

@@ -99,7 +99,7 @@ def _busy_blocks(job: Job) -> tuple[int, int]:
 def _autocasts(job: Job, layout: Layout) -> bool:
     """Whether torch.autocast is on. DeepSpeed converts the model instead."""
     mixed = not job.pure and job.precision.dtype != "fp32"
-    return mixed and not layout.deepspeed and job.trainer.AUTOCASTS
+    return mixed and not layout.deepspeed and job.traits.autocasts
 
 
 def _kept_block_bytes(job: Job, layout: Layout, *, moe: bool) -> int:

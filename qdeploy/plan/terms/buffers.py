@@ -61,7 +61,7 @@ def _dequantized_bytes(job: Job) -> int:
     if job.base == "16bit":
         return 0
     sizes = [linear.out_features * linear.in_features for linear, _ in job.rank.linears]
-    if job.trainer.QUANTIZES_HEAD:
+    if job.traits.quantizes_head:
         sizes.append(job.rank.head)
     return 2 * job.compute_bytes * max(sizes)
 

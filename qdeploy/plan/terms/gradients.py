@@ -47,7 +47,7 @@ def held_gradients_bytes(job: Job, layout: Layout) -> int:
     whole = job.request.gradient_type == "fp32" and layout.strategy.name == "zero1"
     if whole or (layout.fsdp and job.request.pipeline_parallel > 1):
         return 4 * job.held_trained.total
-    if layout.fsdp and job.peft is not None and job.trainer.WHOLE_GRADIENTS:
+    if layout.fsdp and job.peft is not None and job.traits.whole_gradients:
         return job.compute_bytes * job.held.total
     return gradient_bytes(job, layout) * layout.shard("gradients", job.held_trained, job)
 

@@ -43,7 +43,7 @@ def frozen_bytes(job: Job, layout: Layout) -> int:
     inside = sum(count * _size(linear) for linear, count in linears)
     outside = frozen.total - -(-inside // tensor)
     kept = -(-stored // tensor)
-    if job.trainer.QUANTIZES_HEAD:
+    if job.traits.quantizes_head:
         outside -= job.rank.head
         kept += base_bytes(job.base, Linear("head", job.rank.head, 1, bias=False))
     kept += (4 if job.upcasts_base else job.compute_bytes) * outside

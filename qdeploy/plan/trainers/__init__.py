@@ -5,39 +5,49 @@ Each file defines what `Trainer` says; its name is its name on the command line.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from qdeploy.core.plugins import load_plugin
+from qdeploy.core.units import MIB
 from qdeploy.plan.request import Recompute
 from qdeploy.plan.saved import BlockRun, Saved
 
 _PACKAGE = "qdeploy.plan.trainers"
 
 
-class Trainer(Protocol):
-    """A trainer: its models' code and its defaults."""
+@dataclass(frozen=True)
+class Traits:
+    """How a trainer holds numbers, and its defaults."""
 
-    SUMMARY: str
-    LOSS: str
+    summary: str
+    loss: str
     """Name of the loss it uses unless another one is asked for; see `losses`."""
-    PARALLEL_LOSS: str
-    """The same with tensor parallelism."""
-    ADAPTER_BYTES: int
-    """Bytes of an adapter's weight in 16-bit training."""
-    AUTOCASTS: bool
+    parallel_loss: str | None = None
+    """The same with tensor parallelism; None: no other."""
+    adapter_bytes: int = 2
+    """Bytes of an adapter's weight in 16-bit training (4: peft's autocast_adapter_dtype)."""
+    autocasts: bool = False
     """Mixed precision runs under torch.autocast, whatever the type of the weights."""
-    RECOMPUTES: tuple[Recompute, ...]
+    recomputes: tuple[Recompute, ...] = ("block",)
     """What its checkpointing can recompute."""
-    UPCASTS_BASE: bool
+    upcasts_base: bool = False
     """Embeddings, norms and head beside a quantized base are FP32
     (peft.prepare_model_for_kbit_training)."""
-    QUANTIZES_HEAD: bool
+    quantizes_head: bool = False
     """A quantized base has its head quantized too."""
-    WHOLE_GRADIENTS: bool
+    whole_gradients: bool = False
     """Under FSDP adapters lie in one flat parameter with the frozen weights of their block, whose
     gradient covers all of it and waits unsharded (FSDP1 without a wrapping policy for adapters)."""
-    WORKSPACE_BYTES: int
-    """What its libraries hold on a GPU beside tensors of the model: cuBLAS workspaces."""
+    workspace_bytes: int = 32 * MIB
+    """What its libraries hold on a GPU beside tensors of the model: cuBLAS workspaces (8 MiB
+    before Hopper, 32 MiB on it)."""
+
+
+class Trainer(Protocol):
+    """A trainer: its traits and its models' code."""
+
+    TRAITS: Traits
 
     def block(self, run: BlockRun) -> list[Saved]:
         """What one block keeps for its backward pass, for one token."""

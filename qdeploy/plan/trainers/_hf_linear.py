@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 from qdeploy.plan.saved import BlockRun, Saved, Split
 
-ADAPTER_BYTES = 4
-"""peft makes adapters of a 16-bit model FP32 (autocast_adapter_dtype)."""
-
 
 def linear_inputs(
     run: BlockRun,

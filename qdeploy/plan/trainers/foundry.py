@@ -17,18 +17,14 @@ intermediate size, e bytes:
 from __future__ import annotations
 
 from qdeploy.plan.saved import BlockRun, Saved
+from qdeploy.plan.trainers import Traits
 from qdeploy.plan.trainers._limits import only_full_training, refuse
 
-SUMMARY = "llm-foundry's MPT with Composer and FSDP"
-LOSS = "fused"
-PARALLEL_LOSS = "fused"
-ADAPTER_BYTES = 2
-UPCASTS_BASE = False
-AUTOCASTS = True
-RECOMPUTES = ("block",)
-QUANTIZES_HEAD = False
-WHOLE_GRADIENTS = False
-WORKSPACE_BYTES = 32 * 1024**2
+TRAITS = Traits(
+    summary="llm-foundry's MPT with Composer and FSDP",
+    loss="fused",
+    autocasts=True,
+)
 
 
 def block(run: BlockRun) -> list[Saved]:

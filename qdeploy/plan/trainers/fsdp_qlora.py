@@ -6,17 +6,12 @@ without touching the type of the rest (train.py, precision "bf16").
 
 from __future__ import annotations
 
-from qdeploy.plan.trainers.hf import LOSS, PARALLEL_LOSS, WORKSPACE_BYTES, block, working_bytes
+from qdeploy.plan.trainers import Traits
+from qdeploy.plan.trainers.hf import block, working_bytes
 
-SUMMARY = "transformers' model classes with FSDP and adapters in BF16 (AnswerDotAI/fsdp_qlora)"
-ADAPTER_BYTES = 2
-UPCASTS_BASE = False
-AUTOCASTS = False
-RECOMPUTES = ("block",)
-QUANTIZES_HEAD = False
-WHOLE_GRADIENTS = False
+TRAITS = Traits(
+    summary="transformers' model classes with FSDP and adapters in BF16 (AnswerDotAI/fsdp_qlora)",
+    loss="hf",
+)
 
-__all__ = [
-    "ADAPTER_BYTES", "AUTOCASTS", "LOSS", "PARALLEL_LOSS", "QUANTIZES_HEAD", "RECOMPUTES",
-    "SUMMARY", "UPCASTS_BASE", "WHOLE_GRADIENTS", "WORKSPACE_BYTES", "block", "working_bytes",
-]  # fmt: skip
+__all__ = ["TRAITS", "block", "working_bytes"]

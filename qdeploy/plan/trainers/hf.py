@@ -12,19 +12,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qdeploy.plan.saved import BlockRun, Saved
+from qdeploy.plan.trainers import Traits
 from qdeploy.plan.trainers._hf_block import parts
-from qdeploy.plan.trainers._hf_linear import ADAPTER_BYTES as ADAPTER_BYTES
 from qdeploy.plan.trainers._hf_working import attention_working, mlp_working, norm_working
 
-SUMMARY = "transformers' model classes with its Trainer or TRL's"
-LOSS = "hf"
-PARALLEL_LOSS = "hf"
-UPCASTS_BASE = True
-AUTOCASTS = True
-RECOMPUTES = ("block",)
-QUANTIZES_HEAD = False
-WHOLE_GRADIENTS = False
-WORKSPACE_BYTES = 32 * 1024**2
+TRAITS = Traits(
+    summary="transformers' model classes with its Trainer or TRL's",
+    loss="hf",
+    adapter_bytes=4,
+    autocasts=True,
+    upcasts_base=True,
+)
 
 
 def block(run: BlockRun) -> list[Saved]:

@@ -25,19 +25,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qdeploy.plan.saved import BlockRun, Saved, Split
+from qdeploy.plan.trainers import Traits
 from qdeploy.plan.trainers._limits import refuse
 from qdeploy.plan.trainers._one_type import adapter, linear_input
 
-SUMMARY = "litgpt's GPT in pure BF16, with LoRA and LLaMA-Adapter"
-LOSS = "lm_head_chunks"
-PARALLEL_LOSS = "lm_head_chunks"
-ADAPTER_BYTES = 2
-UPCASTS_BASE = False
-AUTOCASTS = False
-RECOMPUTES = ("block",)
-QUANTIZES_HEAD = True
-WHOLE_GRADIENTS = True
-WORKSPACE_BYTES = 32 * 1024**2
+TRAITS = Traits(
+    summary="litgpt's GPT in pure BF16, with LoRA and LLaMA-Adapter",
+    loss="lm_head_chunks",
+    quantizes_head=True,
+    whole_gradients=True,
+)
 
 _PREFIX = 10
 """litgpt/adapter.py, adapter_prompt_length."""

@@ -18,18 +18,14 @@ statistics of norms are left out. From Megatron-Core come the cases that the pap
 from __future__ import annotations
 
 from qdeploy.plan.saved import BlockRun, Saved
+from qdeploy.plan.trainers import Traits
 from qdeploy.plan.trainers._limits import only_full_training, refuse
 
-SUMMARY = "Megatron-LM, counted as in arXiv 2205.05198"
-LOSS = "vocab_parallel"
-PARALLEL_LOSS = "vocab_parallel"
-ADAPTER_BYTES = 2
-UPCASTS_BASE = False
-AUTOCASTS = False
-RECOMPUTES = ("block", "attention")
-QUANTIZES_HEAD = False
-WHOLE_GRADIENTS = False
-WORKSPACE_BYTES = 32 * 1024**2
+TRAITS = Traits(
+    summary="Megatron-LM, counted as in arXiv 2205.05198",
+    loss="vocab_parallel",
+    recomputes=("block", "attention"),
+)
 
 
 def block(run: BlockRun) -> list[Saved]:

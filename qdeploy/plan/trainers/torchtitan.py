@@ -18,18 +18,15 @@ With tensor parallelism a linear keeps its gathered input whole (PrepareModuleIn
 from __future__ import annotations
 
 from qdeploy.plan.saved import BlockRun, Saved
+from qdeploy.plan.trainers import Traits
 from qdeploy.plan.trainers._limits import only_full_training, refuse
 
-SUMMARY = "torchtitan's Llama 3 with FSDP2"
-LOSS = "upcast"
-PARALLEL_LOSS = "loss_parallel"
-ADAPTER_BYTES = 2
-UPCASTS_BASE = False
-AUTOCASTS = False
-RECOMPUTES = ("block", "ops")
-QUANTIZES_HEAD = False
-WHOLE_GRADIENTS = False
-WORKSPACE_BYTES = 32 * 1024**2
+TRAITS = Traits(
+    summary="torchtitan's Llama 3 with FSDP2",
+    loss="upcast",
+    parallel_loss="loss_parallel",
+    recomputes=("block", "ops"),
+)
 
 
 def block(run: BlockRun) -> list[Saved]:

@@ -18,19 +18,14 @@ heads, F intermediate size:
 from __future__ import annotations
 
 from qdeploy.plan.saved import BlockRun, Saved, Split
+from qdeploy.plan.trainers import Traits
 from qdeploy.plan.trainers._limits import refuse
 from qdeploy.plan.trainers._one_type import adapter, linear_input
 
-SUMMARY = "torchtune's transformer in pure BF16, with LoRA and QLoRA"
-LOSS = "chunked"
-PARALLEL_LOSS = "chunked"
-ADAPTER_BYTES = 2
-UPCASTS_BASE = False
-AUTOCASTS = False
-RECOMPUTES = ("block",)
-QUANTIZES_HEAD = False
-WHOLE_GRADIENTS = False
-WORKSPACE_BYTES = 32 * 1024**2
+TRAITS = Traits(
+    summary="torchtune's transformer in pure BF16, with LoRA and QLoRA",
+    loss="chunked",
+)
 
 _NORMS = (
     "input_layernorm", "post_attention_layernorm",
