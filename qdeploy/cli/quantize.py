@@ -42,8 +42,8 @@ def quantize(
     Exit codes: 0 done, 1 the written files are not what was computed, 2 bad input.
     """
     from qdeploy.core.artifacts import refuse_existing
+    from qdeploy.core.scheme import load_scheme
     from qdeploy.models.source import model_folder, read_config
-    from qdeploy.quant.scheme import load_scheme
 
     project = find_project()
     folder = model_folder(require(model or (project.model if project else None), "model", "MODEL"))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from qdeploy.core.affine import QuantizedTensor, dequantize, round_trip_per_token
+from qdeploy.core.scheme import Scheme
 from qdeploy.models.family import Family, SmoothingPair
 from qdeploy.models.shape import ModelShape
 from qdeploy.quant.manifest import SmoothingRecord
@@ -42,6 +43,7 @@ class BlockWork:
     module: nn.Module
     family: Family
     shape: ModelShape
+    scheme: Scheme
     linears: list[str]
     """Those to quantize, in the order in which they run."""
     dtypes: dict[str, torch.dtype]
@@ -115,21 +117,24 @@ def record_inputs(work: BlockWork, stream: Stream) -> None:
 
 
 class _Rounding:
-    """Quantizes activations; linears that read the same tensor share the result."""
+    """Quantizes activations (`quantized`); linears that read the same tensor share the result."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quantized: bool) -> None:
+        self._quantized = quantized
         self._x: Tensor | None = None
         self._rounded: Tensor | None = None
         self.sampled: Tensor | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
+        if not self._quantized:
+            return x
         if self._rounded is None or self._x is not x:
             self._x, self._rounded = x, round_trip_per_token(x)
         return self._rounded
 
 
 class SimulatedLinear(nn.Module):
-    """A linear layer with integer weights and activations, computed in float32.
+    """A linear layer with integer weights and, by the scheme, activations, in float32.
 
     Beside its output it gathers the error against the float weights on the sampled tokens.
     """
@@ -167,7 +172,7 @@ def run_quantized(work: BlockWork, stream: Stream) -> dict[str, float]:
 
     Returns each linear's relative output error. Raises RunError for non-finite outputs.
     """
-    rounding = _Rounding()
+    rounding = _Rounding(quantized=work.scheme.activations is not None)
     simulated = {}
     for linear in work.linears:
         new = SimulatedLinear(

@@ -21,6 +21,7 @@ from qdeploy.core.affine import dequantize
 from qdeploy.core.artifacts import new_folder
 from qdeploy.core.console import Bar, progress, say
 from qdeploy.core.errors import InputError
+from qdeploy.core.scheme import Scheme
 from qdeploy.core.units import KIB, format_bytes
 from qdeploy.models.checkpoint import open_checkpoint
 from qdeploy.quant.block import BlockWork, record_inputs, run_quantized
@@ -36,7 +37,6 @@ from qdeploy.quant.manifest import (
     VerifyRecord,
 )
 from qdeploy.quant.output import Output, tensor_digest
-from qdeploy.quant.scheme import Scheme
 from qdeploy.quant.skeleton import Skeleton
 from qdeploy.quant.source import Source, open_source
 from qdeploy.quant.stream import Stream, StreamBatch, sample_positions
@@ -131,6 +131,7 @@ def _work(job: Job, index: int, module: nn.Module) -> BlockWork:
         module=module,
         family=job.family,
         shape=job.shape,
+        scheme=job.scheme,
         linears=job.linears(index),
         dtypes={
             key: dtypes[job.checkpoint.tensors[f"{name}.{key}"].dtype]

@@ -43,8 +43,8 @@ def _weights_bytes(job: Job) -> int:
     total = job.checkpoint.size_bytes
     for name in job.all_linears():
         info = job.checkpoint.tensors[f"{name}.weight"]
-        rows, columns = info.shape
-        total += rows * columns + rows * DTYPE_BYTES[info.dtype] - info.size_bytes
+        stored = job.format.stored_bytes(job.scheme.weights, info.shape, DTYPE_BYTES[info.dtype])
+        total += stored - info.size_bytes
     return total
 
 

@@ -13,12 +13,12 @@ from qdeploy.calib.batches import CalibrationSet
 from qdeploy.core.artifacts import refuse_existing
 from qdeploy.core.errors import InputError
 from qdeploy.core.plugins import load_plugin
+from qdeploy.core.scheme import Scheme
 from qdeploy.models.checkpoint import Checkpoint, open_checkpoint
 from qdeploy.models.family import Family, family_of, shape_of
 from qdeploy.models.shape import ModelShape
 from qdeploy.models.source import read_config
 from qdeploy.quant.manifest import SkippedLayer
-from qdeploy.quant.scheme import Scheme
 
 FLOATS = ("BF16", "F16", "F32")
 
@@ -75,10 +75,13 @@ def plan_job(folder: Path, scheme: Scheme, out: Path, calibration: CalibrationSe
     )
     checks: list[Callable[[], list[str]]] = [
         lambda: _place_problems(job, out),
+        lambda: _scheme_problems(job),
         lambda: _model_problems(job),
         lambda: _tensor_problems(job),
         lambda: _calibration_problems(job, calibration),
     ]
+    # Raises for what the format cannot say, before anything else is looked at.
+    job.format.quantization_config(scheme.weights, scheme.activations, [])
     problems = [problem for check in checks for problem in check()]
     if problems:
         raise InputError("; ".join(problems))
@@ -102,12 +105,25 @@ def _place_problems(job: Job, out: Path) -> list[str]:
     return []
 
 
+def _scheme_problems(job: Job) -> list[str]:
+    if job.scheme.activations is not None:
+        return []
+    return [
+        f"{name} needs quantized activations, which the scheme {job.scheme.name} has not"
+        for name, algorithm in zip(job.scheme.algorithms, job.algorithms, strict=True)
+        if algorithm.NEEDS_QUANTIZED_ACTIVATIONS
+    ]
+
+
 def _model_problems(job: Job) -> list[str]:
     problems = []
     found = job.config.get("quantization_config")
     if found:
         method = found.get("quant_method") if isinstance(found, dict) else found
         problems.append(f"{job.folder} is quantized already ({method}): give the original model")
+    if job.shape.experts or not job.shape.causal:
+        kind = "a mixture of experts" if job.shape.experts else "an encoder"
+        problems.append(f"{job.folder} is {kind}: only dense decoder models can be quantized")
     if job.family.transposed and not job.format.HOLDS_CONV1D:
         problems.append(
             f"the linear layers of {job.shape.family} are Conv1D modules, which no reader of "
@@ -137,7 +153,13 @@ def _tensor_problems(job: Job) -> list[str]:
                 f"expected a matrix in {', '.join(FLOATS)}"
             )
     more = len(problems) - 3
-    return [*problems[:3], f"and {more} more"] if more > 0 else problems
+    if problems:
+        return [*problems[:3], f"and {more} more"] if more > 0 else problems
+    columns = 0 if job.family.transposed else 1
+    undivided = job.scheme.weights.undivided(
+        {name: tensors[f"{name}.weight"].shape[columns] for name in job.all_linears()}
+    )
+    return [undivided] if undivided else []
 
 
 def _calibration_problems(job: Job, calibration: CalibrationSet) -> list[str]:

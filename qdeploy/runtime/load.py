@@ -1,6 +1,6 @@
 """From a model folder to a running candidate.
 
-Weights may be BF16, FP16, FP32 or INT8; the arithmetic is float32 everywhere (except for the
+Weights may be BF16, FP16, FP32, INT8 or INT4; the arithmetic is float32 everywhere (except for the
 integer products of INT8 layers), because 16-bit products are slow or emulated on most CPUs and
 round differently from machine to machine. A comparison then shows what the weights and the
 quantized activations do, and nothing else.
@@ -8,7 +8,7 @@ quantized activations do, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ def load_candidate(name: str, folder: Path, precision: str | None) -> Candidate:
                 f"{folder} is already quantized, it has no {precision} form",
                 hint=f"name it: NAME={folder}, and take {precision} from the unquantized model",
             )
-        return _load_int8(name, checkpoint, config)
+        return _load_quantized(name, checkpoint, config)
     return _load_plain(name, checkpoint, config, precision)
 
 
@@ -103,7 +103,7 @@ def _round_weights(model: PreTrainedModel, dtype: torch.dtype, folder: Path) -> 
     return changed
 
 
-def _load_int8(name: str, checkpoint: Checkpoint, config: dict[str, Any]) -> Candidate:
+def _load_quantized(name: str, checkpoint: Checkpoint, config: dict[str, Any]) -> Candidate:
     found = config["quantization_config"]
     form = f"{found.get('quant_method')}/{found.get('format') or found.get('checkpoint_format')}"
     try:
@@ -111,22 +111,39 @@ def _load_int8(name: str, checkpoint: Checkpoint, config: dict[str, Any]) -> Can
     except InputError as error:
         raise InputError(
             f"{checkpoint.folder} is quantized as {form}: {error.message}",
-            hint="INT8 with dynamic activations in compressed-tensors int-quantized can be run",
+            hint="compressed-tensors can be run: int-quantized (INT8 with dynamic activations) and "
+            "pack-quantized (INT4 weights per group)",
         ) from None
     tensors = read_tensors(checkpoint)
     weights = {layer: compressed_tensors.unpack(layer, tensors) for layer in layers}
+    tensors = {key: tensor for key, tensor in tensors.items() if not _is_weight(key, weights)}
     for layer, weight in weights.items():
-        del tensors[f"{layer}.weight_scale"]
         tensors[f"{layer}.weight"] = dequantize(weight, torch.float32)
     model = build_model(checkpoint.folder, config, tensors)
     del tensors
-    _replace_linears(model, weights)
-    kernel = fastest_kernel(model.device)
-    named = "exact float32 kernel" if kernel == "float32" else "torch._int_mm kernel"
-    runtime = f"int8 x int8 -> int32, {named}; the rest float32 arithmetic"
+    runtime = _put_integers(model, weights)
     return _candidate(
         name, checkpoint, model, (form, runtime, _digest(checkpoint), checkpoint.size_bytes)
     )
+
+
+def _is_weight(tensor: str, layers: Container[str]) -> bool:
+    """Whether `tensor` is a part of the weight of one of the quantized `layers`."""
+    layer, _, part = tensor.rpartition(".")
+    return layer in layers and part.startswith("weight")
+
+
+def _put_integers(model: PreTrainedModel, weights: dict[str, QuantizedTensor]) -> str:
+    """Let INT8 layers multiply integers; what the arithmetic is, in words.
+
+    INT4 layers keep their dequantized weights: their activations are no integers.
+    """
+    if any(weight.bits == 4 for weight in weights.values()):
+        return "float32 arithmetic on INT4 weights"
+    _replace_linears(model, weights)
+    kernel = fastest_kernel(model.device)
+    named = "exact float32 kernel" if kernel == "float32" else "torch._int_mm kernel"
+    return f"int8 x int8 -> int32, {named}; the rest float32 arithmetic"
 
 
 def _replace_linears(model: PreTrainedModel, weights: dict[str, QuantizedTensor]) -> None:

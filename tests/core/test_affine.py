@@ -5,12 +5,17 @@ import torch
 
 from qdeploy.core.affine import (
     QuantizedTensor,
+    clamped,
+    clamped_per_token,
     dequantize,
     quantize_per_channel,
+    quantize_per_group,
     quantize_per_token,
+    quantize_weight,
     round_trip_per_token,
     symmetric_scale,
 )
+from qdeploy.core.precision import WeightPrecision
 
 
 def slow_row(values: list[float], scale: float) -> list[int]:
@@ -30,6 +35,62 @@ def test_per_channel_is_the_slow_reference(shape: tuple[int, int], dtype: torch.
         assert scale.item() == wanted.item()
         steps = (row / wanted.float()).tolist()
         assert q.tolist() == [max(-128, min(127, round(step))) for step in steps]
+
+
+@pytest.mark.parametrize(("shape", "group_size"), [((1, 32), 32), ((3, 64), 32), ((5, 128), 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_int4_per_group_is_the_slow_reference(
+    shape: tuple[int, int], group_size: int, dtype: torch.dtype
+) -> None:
+    w = (torch.randn(shape, generator=torch.Generator().manual_seed(7)) * 0.05).to(dtype)
+    w[0, :group_size] = 0.0
+    qt = quantize_per_group(w, group_size, dtype, 4)
+    assert (qt.bits, qt.group_size, qt.q.dtype, qt.scale.dtype) == (
+        4,
+        group_size,
+        torch.int8,
+        dtype,
+    )
+    back, outside = dequantize(qt, torch.float32), clamped(w, qt)
+    for row in range(shape[0]):
+        for group in range(shape[1] // group_size):
+            columns = slice(group * group_size, (group + 1) * group_size)
+            values = w[row, columns].float()
+            scale = torch.tensor(float(values.abs().max()) / 7.5).to(dtype)
+            if scale == 0:
+                scale = torch.ones_like(scale)
+            assert qt.scale[row, group] == scale
+            steps = [round(step) for step in (values / scale.float()).tolist()]
+            wanted = [max(-8, min(7, step)) for step in steps]
+            assert qt.q[row, columns].tolist() == wanted
+            assert back[row, columns].tolist() == (torch.tensor(wanted) * scale.float()).tolist()
+            assert outside[row, columns].tolist() == [step < -8 or step > 7 for step in steps]
+
+
+def test_a_precision_chooses_the_rounding() -> None:
+    w = torch.randn(4, 64, generator=torch.Generator().manual_seed(8))
+    channel = WeightPrecision(bits=8, granularity="channel", symmetric=True)
+    group = WeightPrecision(bits=4, granularity="group", group_size=32, symmetric=True)
+    assert torch.equal(
+        quantize_weight(w, channel, torch.float32).q, quantize_per_channel(w, torch.float32).q
+    )
+    found, wanted = (
+        quantize_weight(w, group, torch.float16),
+        quantize_per_group(w, 32, torch.float16, 4),
+    )
+    assert torch.equal(found.q, wanted.q)
+    assert torch.equal(found.scale, wanted.scale)
+
+
+def test_what_is_clamped_per_token() -> None:
+    x = torch.randn(3, 4, 9, generator=torch.Generator().manual_seed(9))
+    x[0, 0] = 0.0
+    scale = quantize_per_token(x)[1]
+    wanted = [
+        [[round(step) > 127 for step in row] for row in rows] for rows in (x / scale).tolist()
+    ]
+    assert clamped_per_token(x).tolist() == wanted
+    assert bool(clamped_per_token(torch.tensor([127.5, 1.0]))[0])
 
 
 def test_the_range_is_used_to_both_ends() -> None:

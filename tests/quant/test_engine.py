@@ -17,12 +17,12 @@ from qdeploy.calib.batches import CalibrationSet
 from qdeploy.core.affine import dequantize, round_trip_per_token
 from qdeploy.core.artifacts import read_artifact, read_json
 from qdeploy.core.errors import InputError, ResourceError, RunError
+from qdeploy.core.scheme import Scheme, load_scheme
 from qdeploy.formats import compressed_tensors as ct
 from qdeploy.models.checkpoint import open_checkpoint
 from qdeploy.quant import engine, estimate, output
 from qdeploy.quant.engine import quantize
 from qdeploy.quant.manifest import MANIFEST_NAME, QuantManifest
-from qdeploy.quant.scheme import Scheme, load_scheme
 
 FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma3_text"]
 
@@ -222,6 +222,18 @@ def test_conv1d_is_refused(
 ) -> None:
     with pytest.raises(InputError, match="Conv1D"):
         quantize(saved("gpt2"), calib, load_scheme("int8"), tmp_path / "out")
+
+
+def test_other_kinds_are_refused(
+    saved: Callable[..., Path], calib: CalibrationSet, tmp_path: Path
+) -> None:
+    sizes = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    experts = copied(saved, tmp_path / "moe", model_type="mixtral", **sizes)
+    with pytest.raises(InputError, match="is a mixture of experts: only dense decoder models"):
+        quantize(experts, calib, load_scheme("int8"), tmp_path / "out")
+    encoder = copied(saved, tmp_path / "bert", model_type="bert")
+    with pytest.raises(InputError, match="is an encoder: only dense decoder models"):
+        quantize(encoder, calib, load_scheme("int8"), tmp_path / "out")
 
 
 def test_an_existing_folder_is_left_alone(

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from qdeploy.calib.batches import CalibrationSet
+from qdeploy.core.scheme import load_scheme
 from qdeploy.models.checkpoint import open_checkpoint
 from qdeploy.models.family import family_of, shape_of
 from qdeploy.models.source import read_config
@@ -56,7 +57,8 @@ def opened(
             dtypes = {name: dtype for name, _ in module.named_parameters()}
             work = BlockWork(
                 name=skeleton.block_name(0), index=0, module=module, family=family,
-                shape=shape_of(config, "tiny"), linears=list(family.linears), dtypes=dtypes,
+                shape=shape_of(config, "tiny"), scheme=load_scheme("int8"),
+                linears=list(family.linears), dtypes=dtypes,
             )  # fmt: skip
             yield work, Stream(batches, CPU)
 

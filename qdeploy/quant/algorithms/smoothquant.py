@@ -14,12 +14,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qdeploy.core.affine import dequantize, quantize_per_channel, round_trip_per_token
+from qdeploy.core.affine import dequantize, quantize_weight, round_trip_per_token
 from qdeploy.models.family import SmoothingPair
 from qdeploy.quant.block import BlockWork, LinearInput
 from qdeploy.quant.manifest import SmoothingRecord
 
 NEEDS_INPUTS = True
+NEEDS_QUANTIZED_ACTIVATIONS = True
 
 ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -109,7 +110,7 @@ def output_error(
     total = 0.0
     for linear, exact_NO in exact.items():
         scale_dtype = work.dtypes[f"{linear}.weight"]
-        qt = quantize_per_channel(work.weight(linear) * scales_I, scale_dtype)
+        qt = quantize_weight(work.weight(linear) * scales_I, work.scheme.weights, scale_dtype)
         error = rounded_NI @ dequantize(qt, torch.float32).T - exact_NO
         power = float(exact_NO.square().sum())
         total += float(error.square().sum()) / power if power else 0.0

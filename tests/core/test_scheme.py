@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from qdeploy.core.errors import InputError, UnknownNameError
-from qdeploy.quant.scheme import load_scheme, scheme_names
+from qdeploy.core.scheme import load_scheme, scheme_names
 
 TEXT = """schema: qdeploy.scheme/1
 description: 测试
@@ -18,7 +18,14 @@ format: compressed-tensors
 def test_shipped_schemes_load_by_name(name: str) -> None:
     scheme = load_scheme(name)
     assert scheme.name == name
-    assert scheme.precision == "w8-channel-sym a8-token"
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [("int8-rtn", "w8-channel-sym a8-token"), ("int4-rtn", "w4-group64-sym a16")],
+)
+def test_precision_in_short(name: str, precision: str) -> None:
+    assert load_scheme(name).precision == precision
 
 
 def test_int8_smooths_and_rounds() -> None:
@@ -42,6 +49,21 @@ def test_unsupported_precision_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(TEXT.replace("bits: 8, granularity: channel", "bits: 3, granularity: channel"))
     with pytest.raises(InputError, match=r"weights\.bits"):
+        load_scheme(str(path))
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        "{bits: 4, granularity: group, symmetric: true}",
+        "{bits: 8, granularity: channel, group_size: 32, symmetric: true}",
+        "{bits: 4, granularity: group, group_size: 48, symmetric: true}",
+    ],
+)
+def test_groups_have_a_size_that_kernels_know(tmp_path: Path, weights: str) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(TEXT.replace("{bits: 8, granularity: channel, symmetric: true}", weights, 1))
+    with pytest.raises(InputError, match="group_size"):
         load_scheme(str(path))
 
 

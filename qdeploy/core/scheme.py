@@ -24,7 +24,8 @@ class Scheme(Schema):
     """Set from the file's name."""
     description: str
     weights: WeightPrecision
-    activations: ActivationPrecision
+    activations: ActivationPrecision | None = None
+    """None: left as they are."""
     algorithms: list[str] = Field(min_length=1)
     """Names of files in `qdeploy/quant/algorithms`, in the order in which they run on a block."""
     format: str
@@ -34,8 +35,8 @@ class Scheme(Schema):
 
     @property
     def precision(self) -> str:
-        """Weights and activations in short: 'w8-channel-sym a8-token'."""
-        return f"{self.weights} {self.activations}"
+        """Weights and activations in short: 'w8-channel-sym a8-token', 'w4-group64-sym a16'."""
+        return f"{self.weights} {self.activations or 'a16'}"
 
     def ignores(self, module: str) -> bool:
         """Whether the linear layer `module` is left alone."""
