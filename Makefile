@@ -25,11 +25,12 @@ demo: $(STAMP)
 	$(BIN)/qdeploy demo
 
 test: $(STAMP)
-	HF_HUB_OFFLINE=1 $(BIN)/pytest -m "not real"
+	HF_HUB_OFFLINE=1 $(BIN)/pytest -m "not real and not distributed"
 
-# The tests that take the demo's real model through the commands (some minutes).
+# The tests that take the demo's real model through the commands, and those that train on two ranks
+# (some minutes).
 test-real: $(STAMP)
-	$(BIN)/pytest -m real
+	$(BIN)/pytest -m "real or distributed"
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -162,7 +162,8 @@ def given_size(zero: Mapping[str, Any], name: str) -> Any:
 
 def _recipe_sizes(job: Job, stage: int) -> dict[str, Any]:
     if stage < 3:
-        bucket = min(_BUCKET_ELEMENTS, -(-job.trainable // _BUCKET_SHARE))
+        # DeepSpeed wants the allgather bucket to be even.
+        bucket = 2 * max(1, min(_BUCKET_ELEMENTS, job.trainable // _BUCKET_SHARE) // 2)
         return {
             "overlap_comm": stage == 2,
             "reduce_bucket_size": bucket,

@@ -25,6 +25,7 @@ from qdeploy.plan.terms.gradients import (
     gradient_bytes,
     gradients_in_backward_bytes,
     gradients_in_forward_bytes,
+    gradients_in_step_bytes,
     step_copy_bytes,
 )
 from qdeploy.plan.terms.logits import logits_bytes
@@ -50,7 +51,7 @@ def _passing(job: Job, layout: Layout, moment: Moment) -> dict[str, int]:
     if moment == "step":
         copies = step_copy_bytes(job, layout) + step_copies_bytes(job, layout)
         return {
-            "gradients": gradients_in_backward_bytes(job, layout) + copies,
+            "gradients": gradients_in_step_bytes(job, layout) + copies,
             "activations": 0,
             "logits": 0,
             "buffers": permanent_buffers_bytes(job, layout),

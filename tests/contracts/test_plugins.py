@@ -57,13 +57,15 @@ def test_readers(name: str) -> None:
 def test_algorithms(name: str) -> None:
     module = load_plugin("qdeploy.quant.algorithms", name, "algorithm")
     assert isinstance(module.NEEDS_INPUTS, bool)
+    assert isinstance(module.NEEDS_QUANTIZED_ACTIVATIONS, bool)
     assert list(inspect.signature(module.run).parameters) == ["work"]
 
 
 @pytest.mark.parametrize("name", _names("formats"))
 def test_formats(name: str) -> None:
     module = load_plugin("qdeploy.formats", name, "format")
-    for function in ("pack", "unpack", "quantization_config", "linear_names"):
+    functions = ("pack", "unpack", "quantization_config", "linear_names", "stored_bytes")
+    for function in functions:
         assert callable(getattr(module, function))
 
 
@@ -86,7 +88,7 @@ def test_gpus(name: str) -> None:
 
 @pytest.mark.parametrize("path", _yamls("recipes/quantize"), ids=lambda path: path.stem)
 def test_schemes(path: Path) -> None:
-    from qdeploy.quant.scheme import load_scheme
+    from qdeploy.core.scheme import load_scheme
 
     assert load_scheme(path.stem).name == path.stem
 
@@ -106,3 +108,38 @@ def test_policies(path: Path) -> None:
     from qdeploy.gate.policy import read_policy
 
     assert read_policy(path).name == path.stem
+
+
+@pytest.mark.parametrize("name", _names("plan.emit"))
+def test_emitters(name: str) -> None:
+    from qdeploy.plan.emit import find_emitter
+
+    emitter = find_emitter(name)
+    assert list(inspect.signature(emitter.emit).parameters) == ["plan"]
+    assert inspect.getdoc(emitter), "an emitter says what it writes"
+
+
+@pytest.mark.parametrize("name", _names("plan.lint.rules"))
+def test_lint_rules(name: str) -> None:
+    from qdeploy.plan import PlanRequest
+    from qdeploy.plan.lint import Case
+    from qdeploy.plan.lint.case import make_case
+
+    rule = load_plugin("qdeploy.plan.lint.rules", name, "rule")
+    assert list(inspect.signature(rule.check).parameters) == ["case"]
+    assert inspect.getdoc(rule), "a rule says where its facts are from"
+    request = PlanRequest("7B", "A100-80GB", gpus=2)
+    for stage in range(4):
+        # A rule may find something or nothing, but it never fails on an unusual value.
+        for odd in ({}, {"offload_param": "cpu"}, {"overlap_comm": "auto"}, {"sub_group_size": []}):
+            case: Case = make_case({"zero_optimization": {"stage": stage, **odd}}, request)
+            for finding in rule.check(case):
+                assert finding.message
+                assert not finding.message.endswith(".")
+
+
+@pytest.mark.parametrize("path", _yamls("recipes"), ids=lambda path: path.stem)
+def test_recipes(path: Path) -> None:
+    from qdeploy.train.recipe import read_recipe
+
+    assert read_recipe(path).model

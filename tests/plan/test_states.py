@@ -13,6 +13,7 @@ from qdeploy.plan.layout import Layout
 from qdeploy.plan.terms.gradients import (
     gradients_in_backward_bytes,
     gradients_in_forward_bytes,
+    gradients_in_step_bytes,
     step_copy_bytes,
 )
 from qdeploy.plan.terms.master_weights import master_weights_bytes
@@ -99,11 +100,21 @@ def test_gradients_of_one_pass_are_not_there_in_the_next_forward(planning: Any) 
 
 
 def test_fp32_gradients_of_deepspeed(planning: Any) -> None:
-    # bf16_optimizer.py keeps all of them whole in ZeRO-1; no further copy at the step.
+    # bf16_optimizer.py keeps all of them whole in ZeRO-1, and steps on them; ZeRO-2 copies its
+    # share, counted on the tensors that its engine holds.
     job = planning.job(gpus=4, gradient_type="fp32")
     assert gradients_in_backward_bytes(job, planning.layout("zero1")) == 4 * P
     assert gradients_in_backward_bytes(job, planning.layout("zero2")) == 4 * P // 4
-    assert step_copy_bytes(job, planning.layout("zero2")) == 0
+    assert step_copy_bytes(job, planning.layout("zero1")) == 0
+    assert step_copy_bytes(job, planning.layout("zero2")) == 4 * P // 4
+
+
+def test_zero1_steps_with_its_own_share(planning: Any) -> None:
+    job, layout = planning.job(gpus=4), planning.layout("zero1")
+    assert gradients_in_backward_bytes(job, layout) == 2 * P
+    assert gradients_in_step_bytes(job, layout) == 2 * P // 4
+    zero2 = planning.layout("zero2")
+    assert gradients_in_step_bytes(job, zero2) == gradients_in_backward_bytes(job, zero2)
 
 
 def test_an_optimizer_in_the_backward_pass_leaves_one_gradient(planning: Any) -> None:

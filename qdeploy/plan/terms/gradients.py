@@ -3,8 +3,9 @@
 - DeepSpeed: eT, from ZeRO-2 on eT/N, or 4 bytes where they accumulate in FP32; ZeRO-1 then holds
   all of them, unsharded (bf16_optimizer.py, fp32_groups_gradients_flat). ZeRO-3 has its partition
   all the time (stage3.py, grad_partitions_flat_buffer), the others between the first backward
-  pass and the step. The step makes an FP32 copy of this rank's share: 4T/N in ZeRO-1 and 2 (one
-  flat tensor), in ZeRO-3 one sub-group at a time, 4 min(sub_group_size, T/N). Weights, masters,
+  pass and the step. The step makes an FP32 copy of this rank's share, of FP32
+  gradients too: 4T/N in ZeRO-1 and 2 (one flat tensor), in ZeRO-3 one sub-group at a time,
+  4 min(sub_group_size, T/N); ZeRO-1 has let go of the others' shares by then. Weights, masters,
   gradients and Adam of ZeRO-2 then make 2P + 18P/N, as DeepSpeed's estimator has it since
   deepspeed#5099; of ZeRO-3 between 16P/N and 20P/N, where it says 18P/N. With the optimizer on the
   host the gradients go there through the reduce bucket.
@@ -42,6 +43,14 @@ def gradients_in_backward_bytes(job: Job, layout: Layout) -> int:
     return _buckets(job, layout) + held_gradients_bytes(job, layout)
 
 
+def gradients_in_step_bytes(job: Job, layout: Layout) -> int:
+    """Gradients when the optimizer begins, without its copy; of ZeRO-1 this rank's share alone is
+    left."""
+    if layout.strategy.name != "zero1" or job.request.gradient_type == "fp32":
+        return gradients_in_backward_bytes(job, layout)
+    return gradient_bytes(job, layout) * layout.shard("states", job.held_trained, job)
+
+
 def held_gradients_bytes(job: Job, layout: Layout) -> int:
     """All gradients of this GPU."""
     whole = job.request.gradient_type == "fp32" and layout.strategy.name == "zero1"
@@ -56,7 +65,7 @@ def step_copy_bytes(job: Job, layout: Layout) -> int:
     """DeepSpeed's FP32 copy of the gradients while the optimizer steps."""
     if not layout.deepspeed or layout.offload != "none":
         return 0
-    if gradient_bytes(job, layout) == 4:
+    if job.request.gradient_type == "fp32" and layout.strategy.name == "zero1":
         return 0
     share = layout.shard("states", job.held_trained, job)
     sub_group: int = zero_optimization(job, layout).get("sub_group_size", share)
