@@ -8,7 +8,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo test test-real check format bench lock
+.PHONY: setup demo test test-real test-distributed check format bench lock
 
 setup: $(STAMP)
 
@@ -30,7 +30,11 @@ test: $(STAMP)
 # The tests that take the demo's real model through the commands, and those that train on two ranks
 # (some minutes).
 test-real: $(STAMP)
-	$(BIN)/pytest -m "real or distributed"
+	$(BIN)/pytest -m "(real or distributed) and not extended"
+
+# Every strategy, offload and precision on two ranks (a quarter of an hour).
+test-distributed: $(STAMP)
+	$(BIN)/pytest -m distributed
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -51,12 +51,22 @@ def train(
         code = run(path, nproc=nproc, resume=resume)
         if code:
             raise typer.Exit(code)
+        _draw(Path(read.out) / REPORT)
     folder = merge_result(read) if merge else result_folder(read)
     report = Path(read.out) / REPORT
     if json_:
         typer.echo(report.read_text(encoding="utf-8"), nl=False)
     else:
         typer.echo(f"{folder}\n{report}")
+
+
+def _draw(report: Path) -> None:
+    """The curves and the memory of the run, beside its report."""
+    from qdeploy.core.artifacts import read_artifact, write_text
+    from qdeploy.report.charts.training import training_svg
+    from qdeploy.train.report import TrainReport
+
+    write_text(report.with_suffix(".svg"), training_svg(read_artifact(report, TrainReport)))
 
 
 def _show(path: Path, nproc: int | None, *, as_json: bool) -> int:

@@ -69,3 +69,15 @@ def test_the_project_commands_work(
     assert {"eval_report.json", "report.html", "verdict.json", "junit.xml"} <= written
     verdict = json.loads(Path("artifacts/eval/verdict.json").read_text(encoding="utf-8"))
     assert verdict["outcome"] == "INCONCLUSIVE"
+
+
+def test_the_training_commands_up_to_the_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(
+        r"```sh\n(.*?)```", (ROOT / "docs" / "training.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    for words in _commands(blocks[0])[:2]:
+        result = runner.invoke(app, words[1:])
+        assert result.exit_code == 0, result.output

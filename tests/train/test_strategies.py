@@ -19,6 +19,7 @@ import pytest
 from qdeploy.models.checkpoint import open_checkpoint
 
 pytestmark = pytest.mark.distributed
+more = pytest.mark.extended
 
 Fields = dict[str, Any]
 Write = Callable[[Fields], Path]
@@ -44,12 +45,13 @@ def reference() -> dict[str, dict[int, float]]:
 @pytest.mark.parametrize(
     ("strategy", "offload"),
     [
-        ("ddp", "none"), ("zero1", "none"), ("zero2", "none"), ("zero2", "optimizer"),
-        ("zero3", "none"), ("zero3", "optimizer"), ("zero3", "all"), ("fsdp", "none"),
-        ("fsdp-grad-op", "none"),
+        ("ddp", "none"), ("zero1", "none"), ("zero2", "none"), ("zero3", "none"), ("fsdp", "none"),
+        pytest.param("zero2", "optimizer", marks=more),
+        pytest.param("zero3", "optimizer", marks=more),
+        pytest.param("zero3", "all", marks=more), pytest.param("fsdp-grad-op", "none", marks=more),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=more)])
 def test_the_same_losses_as_one_process(
     fields: Fields,
     write: Write,
@@ -81,6 +83,7 @@ def test_the_same_losses_as_one_process(
     }
 
 
+@more
 @pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp"])
 def test_adapters(
     fields: Fields, write: Write, train: Any, here: Any, losses: Any, strategy: str
@@ -115,7 +118,9 @@ def kill_a_rank_after(checkpoint: Path, process: subprocess.Popen[str]) -> None:
     ranks_of(process)[-1].send_signal(signal.SIGKILL)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3", "fsdp"])
+@pytest.mark.parametrize(
+    "strategy", ["zero2", "zero3", *(pytest.param(name, marks=more) for name in ("ddp", "fsdp"))]
+)
 def test_killed_and_resumed_is_as_unbroken(
     fields: Fields, write: Write, train: Any, start: Any, losses: Any, strategy: str
 ) -> None:
