@@ -87,6 +87,7 @@ def _head_gradient_bytes(job: Job, layout: Layout) -> int:
     if not job.head_trained or job.request.optimizer_in_backward or layout.offload != "none":
         return 0
     shape = job.shape
-    rows = shape.vocab_size * shape.hidden_size if job.stage != "first" else 0
-    accumulated = job.accumulation > 1
-    return 0 if accumulated else gradient_bytes(job, layout) * (rows // job.rank.tensor)
+    if job.accumulation > 1 or job.stage == "first":
+        return 0
+    rows = shape.vocab_size if shape.task == "causal_lm" else shape.labels
+    return gradient_bytes(job, layout) * (rows * shape.hidden_size // job.rank.tensor)
