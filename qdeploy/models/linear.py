@@ -14,6 +14,11 @@ class Linear(NamedTuple):
     in_features: int
     bias: bool
 
+    @property
+    def weights(self) -> int:
+        """Elements of the weight matrix."""
+        return self.out_features * self.in_features
+
 
 def named(linears: list[Linear], names: Sequence[str]) -> list[Linear]:
     """The linears called `names` instead, in order; as they are where `names` is empty."""

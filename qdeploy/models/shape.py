@@ -163,11 +163,20 @@ class ModelShape(Schema):
         return self._mlp(width, bias=self.expert_bias, fused=self.fused_gate_up)
 
     @property
+    def plain_linears(self) -> list[Linear]:
+        """Linears of attention, dense MLP and shared experts: all but those of routed experts."""
+        return [*self.attention_linears, *self.mlp_linears, *self.shared_expert_linears]
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether the MLP of block `layer`, from 0, is a mixture of experts."""
+        if not self.experts or layer < self.dense_layers:
+            return False
+        return (layer + 1) % self.moe_every == 0
+
+    @property
     def moe_layers(self) -> int:
         """Blocks that have experts."""
-        if not self.experts:
-            return 0
-        return sum((i + 1) % self.moe_every == 0 for i in range(self.dense_layers, self.layers))
+        return sum(self.has_experts(layer) for layer in range(self.layers))
 
     @property
     def attention_parameters(self) -> int:

@@ -198,12 +198,11 @@ class Job:
         if peft is None:
             return Count(0)
         total = Count(peft.outside_parameters(self.shape))
-        for moe, blocks in zip((False, True), rank.blocks, strict=True):
-            if blocks:
-                adapters = peft.block_parameters(
-                    self.shape, request.lora_rank, request.lora_targets, moe=moe
-                )
-                total = total.plus(adapters.times(blocks))
+        for moe, blocks in rank.kinds:
+            adapters = peft.block_parameters(
+                self.shape, request.lora_rank, request.lora_targets, moe=moe
+            )
+            total = total.plus(adapters.times(blocks))
         if request.train_embeddings:
             total = total.plus(Count(rank.embedding + rank.head))
         return total

@@ -43,42 +43,53 @@ def moments(job: Job, layout: Layout) -> dict[Moment, dict[str, int]]:
         "master_weights": master_weights_bytes(job, layout),
         "optimizer": optimizer_bytes(job, layout),
     }
-    return {moment: {**states, **_passing(job, layout, moment)} for moment in get_args(Moment)}
+    kept = kept_bytes(job, layout)
+    passing = {
+        "loss": _at_the_loss(job, layout, kept),
+        **_in_the_backward_pass(job, layout, kept),
+        "step": _at_the_step(job, layout),
+    }
+    return {moment: {**states, **passing[moment]} for moment in get_args(Moment)}
 
 
-def _passing(job: Job, layout: Layout, moment: Moment) -> dict[str, int]:
-    """What comes and goes in a step."""
-    if moment == "step":
-        copies = step_copy_bytes(job, layout) + step_copies_bytes(job, layout)
-        return {
-            "gradients": gradients_in_step_bytes(job, layout) + copies,
-            "activations": 0,
-            "logits": 0,
-            "buffers": permanent_buffers_bytes(job, layout),
-        }
-    if moment == "loss":
-        return {
-            "gradients": gradients_in_forward_bytes(job, layout),
-            "activations": kept_bytes(job, layout),
-            "logits": logits_bytes(job),
-            "buffers": buffers_in_forward_bytes(job, layout),
-        }
+def _at_the_loss(job: Job, layout: Layout, kept: int) -> dict[str, int]:
+    return {
+        "gradients": gradients_in_forward_bytes(job, layout),
+        "activations": kept,
+        "logits": logits_bytes(job),
+        "buffers": buffers_in_forward_bytes(job, layout),
+    }
+
+
+def _in_the_backward_pass(job: Job, layout: Layout, kept: int) -> dict[str, dict[str, int]]:
+    """At its beginning and at its end."""
     block = recomputed_bytes(job, layout) + working_bytes(job, layout)
     buffers = buffers_in_backward_bytes(job, layout)
-    if moment == "backward":
-        held = gradients_in_forward_bytes(job, layout) + _head_gradient_bytes(job, layout)
-        return {
-            "gradients": min(held, gradients_in_backward_bytes(job, layout)),
-            "activations": kept_bytes(job, layout) + block,
+    every = gradients_in_backward_bytes(job, layout)
+    first = gradients_in_forward_bytes(job, layout) + _head_gradient_bytes(job, layout)
+    return {
+        "backward": {
+            "gradients": min(first, every),
+            "activations": kept + block,
             "logits": 0,
             "buffers": buffers,
-        }
-    blocks = sum(job.rank.blocks)
+        },
+        "end": {
+            "gradients": every,
+            "activations": kept // sum(job.rank.blocks) + block,
+            "logits": 0,
+            "buffers": buffers,
+        },
+    }
+
+
+def _at_the_step(job: Job, layout: Layout) -> dict[str, int]:
+    copies = step_copy_bytes(job, layout) + step_copies_bytes(job, layout)
     return {
-        "gradients": gradients_in_backward_bytes(job, layout),
-        "activations": kept_bytes(job, layout) // blocks + block,
+        "gradients": gradients_in_step_bytes(job, layout) + copies,
+        "activations": 0,
         "logits": 0,
-        "buffers": buffers,
+        "buffers": permanent_buffers_bytes(job, layout),
     }
 
 

@@ -48,7 +48,7 @@ def plan(request: PlanRequest) -> Plan:
     Raises InputError or UnknownNameError for names that are not there and for choices that do not
     go together.
     """
-    name = request.accounting or _accounting_of(request)
+    name = _accounting_name(request)
     accounting = find_accounting(name)
     job = make_job(request)
     candidates = _candidates(job, accounting, _possible_layouts(job, accounting, name))
@@ -89,19 +89,18 @@ def _named(request: PlanRequest, job: Job) -> str:
     return str(request.model)
 
 
-def _accounting_of(request: PlanRequest) -> str:
-    """Of the framework that runs the strategy."""
+def _accounting_name(request: PlanRequest) -> str:
+    """As asked for, else of the framework that runs the strategy."""
+    if request.accounting is not None:
+        return request.accounting
     strategy = request.strategy
-    return (
-        "torch"
-        if strategy is not None and find_strategy(strategy).engine == "fsdp"
-        else "deepspeed"
-    )
+    fsdp = strategy is not None and find_strategy(strategy).engine == "fsdp"
+    return "torch" if fsdp else "deepspeed"
 
 
 def _fits(request: PlanRequest) -> bool:
     """Whether anything fits `request`; a request that cannot be does not."""
-    name = request.accounting or _accounting_of(request)
+    name = _accounting_name(request)
     accounting = find_accounting(name)
     try:
         job = make_job(request)

@@ -9,6 +9,7 @@ embedding (megatron/training/theoretical_memory_usage.py). Expert parallelism di
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 from qdeploy.models.linear import Linear, weights_and_biases
@@ -49,13 +50,20 @@ class Rank:
     surplus: int = 0
     """Parameters that the model has beyond what its sizes give (a model of exactly 7B)."""
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[int, int]:
         """(blocks with a dense MLP, blocks with experts) of this stage."""
         size = -(-self.shape.layers // self.pipeline)
         start = self.shape.layers - size if self.stage == "last" else 0
-        moe = sum(_has_experts(self.shape, layer) for layer in range(start, start + size))
+        moe = sum(self.shape.has_experts(layer) for layer in range(start, start + size))
         return size - moe, moe
+
+    @property
+    def kinds(self) -> list[tuple[bool, int]]:
+        """(whether it has experts, how many there are) of each kind of block of this stage."""
+        return [
+            (moe, count) for moe, count in zip((False, True), self.blocks, strict=True) if count
+        ]
 
     @property
     def linears(self) -> list[tuple[Linear, int]]:
@@ -70,6 +78,11 @@ class Rank:
             *((linear, experts) for linear in shape.expert_linears),
         ]
         return [(linear, count) for linear, count in found if count]
+
+    @property
+    def linear_weights(self) -> int:
+        """Weights of `linears`."""
+        return sum(count * linear.weights for linear, count in self.linears)
 
     @property
     def embedding(self) -> int:
@@ -98,26 +111,36 @@ class Rank:
         return Count(rest, -(-experts // (self.expert * self.tensor)))
 
     @property
-    def largest_block(self) -> Count:
+    def largest_block(self) -> int:
         """Parameters of the largest block of this stage."""
-        dense, moe = self.blocks
-        kinds = [kind for kind, count in ((False, dense), (True, moe)) if count]
-        return max((self.block(moe=kind) for kind in kinds), key=lambda count: count.total)
+        return max(self.block(moe=moe).total for moe, _ in self.kinds)
+
+    @property
+    def inside(self) -> Count:
+        """Parameters of all blocks of this stage."""
+        return self._inside(leaving_out=0)
+
+    @property
+    def matrices(self) -> Count:
+        """Parameters of all blocks but their norms."""
+        return self._inside(leaving_out=self.shape.norms_per_block * self.shape.norm_parameters)
 
     @property
     def parameters(self) -> Count:
         """All parameters on this rank."""
-        dense, moe = self.blocks
         shape = self.shape
-        known = shape.layers - shape.moe_layers, shape.moe_layers
-        blocks = known[0] * shape.dense_block_parameters + known[1] * shape.moe_block_parameters
+        dense_layers = shape.layers - shape.moe_layers
+        blocks = dense_layers * shape.dense_block_parameters
+        blocks += shape.moe_layers * shape.moe_block_parameters
         outside = shape.parameters - blocks - shape.embedding_parameters - shape.head_parameters
         outside += -(-self.surplus // (self.tensor * self.pipeline))
-        return (
-            self.block(moe=False).times(dense)
-            .plus(self.block(moe=True).times(moe) if moe else Count(0))
-            .plus(Count(self.embedding + self.head + outside))
-        )  # fmt: skip
+        return self.inside.plus(Count(self.embedding + self.head + outside))
+
+    def _inside(self, *, leaving_out: int) -> Count:
+        total = Count(0)
+        for moe, count in self.kinds:
+            total = total.plus(self.block(moe=moe).plus(Count(-leaving_out)).times(count))
+        return total
 
     def _divided(self, parameters: int, linears: int) -> int:
         return parameters - linears + -(-linears // self.tensor)
@@ -128,9 +151,3 @@ class Rank:
     def _shared_linears(self) -> int:
         linears = [*self.shape.attention_linears, *self.shape.shared_expert_linears]
         return weights_and_biases(linears)
-
-
-def _has_experts(shape: ModelShape, layer: int) -> bool:
-    if not shape.experts or layer < shape.dense_layers:
-        return False
-    return (layer + 1) % shape.moe_every == 0

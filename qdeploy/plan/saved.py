@@ -14,6 +14,12 @@ from typing import Literal
 from qdeploy.models.shape import ModelShape
 from qdeploy.plan.request import Attention
 
+NORMS = (
+    "input_layernorm", "post_attention_layernorm",
+    "pre_feedforward_layernorm", "post_feedforward_layernorm",
+)  # fmt: skip
+"""What the norms of a block are called in `BlockRun.trained`: LLaMA's names in every family."""
+
 Split = Literal["tensor", "sequence", "whole"]
 Recomputed = Literal["none", "attention", "ops"]
 

@@ -27,11 +27,10 @@ class PerGpu(Schema):
     master_weights_bytes: int
     """FP32 weights that the optimizer updates."""
     gradients_bytes: int
-    """Gradients held between micro-batches and their FP32 copy at the step."""
+    """Gradients that are there at the peak; at the step with the optimizer's copies."""
     optimizer_bytes: int
     activations_bytes: int
-    """Saved for the backward pass; with checkpointing the block inputs, and one block's own
-    activations as far as they exceed the logits (the two are never there together)."""
+    """Kept for the backward pass; in it one block's own, and the gradients of activations."""
     logits_bytes: int
     """Logits and the chain of the loss."""
     buffers_bytes: int

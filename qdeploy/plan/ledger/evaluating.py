@@ -90,7 +90,7 @@ def running_int8_bytes(machine: Machine) -> int:
     quantized = scales = 0
     for linears, count in ((shape.attention_linears, shape.layers), (shape.mlp_linears, dense)):
         for linear in linears:
-            quantized += count * linear.out_features * linear.in_features
+            quantized += count * linear.weights
             scales += count * linear.out_features
     return quantized + _F32 * (scales + machine.parameters - quantized)
 

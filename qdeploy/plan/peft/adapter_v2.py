@@ -8,13 +8,10 @@ from qdeploy.models.shape import ModelShape
 from qdeploy.plan.peft import adapter
 from qdeploy.plan.rank import Count
 from qdeploy.plan.request import Base
+from qdeploy.plan.saved import NORMS
 
 BASE: Base = "16bit"
 IDLE_BLOCKS = 0
-_NORMS = (
-    "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-)  # fmt: skip
 
 
 def adapted(shape: ModelShape, targets: tuple[str, ...]) -> frozenset[str]:
@@ -24,7 +21,7 @@ def adapted(shape: ModelShape, targets: tuple[str, ...]) -> frozenset[str]:
 
 def trained(shape: ModelShape) -> frozenset[str]:
     """The prefix's gate, the outputs' scales, the norms."""
-    return adapter.trained(shape) | {"adapter_scale", *_NORMS}
+    return adapter.trained(shape) | {"adapter_scale", *NORMS}
 
 
 def block_parameters(shape: ModelShape, rank: int, targets: tuple[str, ...], *, moe: bool) -> Count:

@@ -19,7 +19,7 @@ IDLE_BLOCKS = 0
 
 def adapted(shape: ModelShape, targets: tuple[str, ...]) -> frozenset[str]:
     """Names of the linears with an adapter. Raises UnknownNameError for one that is not there."""
-    names = {linear.name for linear in _plain_linears(shape)}
+    names = {linear.name for linear in shape.plain_linears}
     known = names | {linear.name for linear in shape.expert_linears}
     for target in targets:
         if target not in known:
@@ -51,10 +51,6 @@ def outside_parameters(shape: ModelShape) -> int:
     """None."""
     del shape
     return 0
-
-
-def _plain_linears(shape: ModelShape) -> list[Linear]:
-    return [*shape.attention_linears, *shape.mlp_linears, *shape.shared_expert_linears]
 
 
 def _adapters(linears: list[Linear], rank: int, wanted: frozenset[str]) -> int:

@@ -21,33 +21,27 @@ _FLASH_CAPABILITY = (8, 0)
 
 def kept_bytes(job: Job, layout: Layout) -> int:
     """Kept by all blocks of this GPU when the loss is computed."""
-    kinds = zip((False, True), _busy_blocks(job), strict=True)
-    blocks = [(_kept_block_bytes(job, layout, moe=moe), count) for moe, count in kinds if count]
+    blocks = [
+        (_kept_block_bytes(job, layout, moe=moe), count - _idle_blocks(job, moe=moe))
+        for moe, count in job.rank.kinds
+    ]
     if job.request.activation_offload:
-        return 2 * max(size for size, _ in blocks) + _outside_bytes(job, layout)
-    return _under_way(job) * sum(size * count for size, count in blocks) + _outside_bytes(
-        job, layout
-    )
+        inside = 2 * max(size for size, _ in blocks)
+    else:
+        inside = _under_way(job) * sum(size * max(0, count) for size, count in blocks)
+    return inside + _outside_bytes(job, layout)
 
 
 def recomputed_bytes(job: Job, layout: Layout) -> int:
     """One block's own tensors, when they are back for its backward pass."""
     if not layout.checkpointing:
         return 0
-    return max(
-        _block_bytes(job, layout, "none", moe=moe)
-        for moe, count in zip((False, True), job.rank.blocks, strict=True)
-        if count
-    )
+    return max(_block_bytes(job, layout, "none", moe=moe) for moe, _ in job.rank.kinds)
 
 
 def working_bytes(job: Job, layout: Layout) -> int:
     """Gradients of activations that one block's backward pass has at the same time."""
-    runs = [
-        block_run(job, layout, "none", moe=moe)
-        for moe, count in zip((False, True), job.rank.blocks, strict=True)
-        if count
-    ]
+    runs = [block_run(job, layout, "none", moe=moe) for moe, _ in job.rank.kinds]
     most = max(job.trainer.working_bytes(run) for run in runs)
     return -(-most * job.tokens // job.rank.tensor)
 
@@ -88,12 +82,11 @@ def block_run(job: Job, layout: Layout, recompute: Recomputed, *, moe: bool) -> 
     )
 
 
-def _busy_blocks(job: Job) -> tuple[int, int]:
-    """Blocks whose activations a gradient needs: those from the first trained one on."""
-    (dense, moe), idle = job.rank.blocks, 0 if job.peft is None else job.peft.IDLE_BLOCKS
-    if job.stage == "last":
-        return dense, moe
-    return max(0, dense - idle), moe
+def _idle_blocks(job: Job, *, moe: bool) -> int:
+    """Blocks before the first trained one: no gradient needs their activations."""
+    if job.peft is None or job.stage == "last" or moe:
+        return 0
+    return job.peft.IDLE_BLOCKS
 
 
 def _autocasts(job: Job, layout: Layout) -> bool:

@@ -40,36 +40,26 @@ def buffers_in_backward_bytes(job: Job, layout: Layout) -> int:
 
 def permanent_buffers_bytes(job: Job, layout: Layout) -> int:
     """Buffers that are there all the time: ZeRO-3's reduce bucket."""
-    if layout.deepspeed and layout.shards_weights:
-        return _bucket_bytes(job, layout)
-    return 0
+    if not (layout.deepspeed and layout.shards_weights):
+        return 0
+    elements: int = zero_optimization(job, layout)["reduce_bucket_size"]
+    return min(elements, job.held_trained.total) * job.compute_bytes
 
 
 def largest_layer(shape: ModelShape) -> int:
     """Parameters of the largest single layer: the embedding, the head or a linear."""
-    linears = [
-        linear.out_features * linear.in_features
-        for linear in [*shape.attention_linears, *shape.mlp_linears, *shape.shared_expert_linears]
-    ]
-    experts = shape.experts * max(
-        (linear.out_features * linear.in_features for linear in shape.expert_linears), default=0
-    )
-    return max(shape.vocab_size * shape.hidden_size, *linears, experts)
+    linears = [linear.weights for linear in shape.plain_linears]
+    experts = [shape.experts * linear.weights for linear in shape.expert_linears]
+    return max(shape.vocab_size * shape.hidden_size, *linears, *experts)
 
 
 def _dequantized_bytes(job: Job) -> int:
     if job.base == "16bit":
         return 0
-    sizes = [linear.out_features * linear.in_features for linear, _ in job.rank.linears]
+    sizes = [linear.weights for linear, _ in job.rank.linears]
     if job.traits.quantizes_head:
         sizes.append(job.rank.head)
     return 2 * job.compute_bytes * max(sizes)
-
-
-def _bucket_bytes(job: Job, layout: Layout) -> int:
-    zero = zero_optimization(job, layout)
-    elements: int = min(zero["reduce_bucket_size"], job.held_trained.total)
-    return elements * job.compute_bytes
 
 
 def _gradient_bytes(job: Job, layout: Layout) -> int:
@@ -101,9 +91,8 @@ def _fsdp_gathered_bytes(job: Job) -> int:
         return element * job.held.total
     if job.base == "16bit":
         return element * (2 * block + root)
-    blocks, linears = sum(job.rank.blocks), job.rank.linears
-    inside = sum(count * linear.out_features * linear.in_features for linear, count in linears)
-    stored = sum(count * base_bytes(job.base, linear) for linear, count in linears)
+    blocks, inside = sum(job.rank.blocks), job.rank.linear_weights
+    stored = sum(count * base_bytes(job.base, linear) for linear, count in job.rank.linears)
     return 2 * (stored // blocks + element * (block - inside // blocks)) + element * root
 
 
@@ -116,8 +105,4 @@ def _fsdp_gradient_bytes(job: Job) -> int:
 
 def _fsdp_units(job: Job) -> tuple[int, int]:
     """Parameters of the largest block, and of everything outside the blocks."""
-    dense, moe = job.rank.blocks
-    inside = dense * job.rank.block(moe=False).total
-    if moe:
-        inside += moe * job.rank.block(moe=True).total
-    return job.rank.largest_block.total, job.held.total - inside
+    return job.rank.largest_block, job.held.total - job.rank.inside.total

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from qdeploy.models.linear import Linear
 from qdeploy.plan.job import Job
 from qdeploy.plan.layout import Layout
 from qdeploy.plan.rank import Count
@@ -24,7 +23,9 @@ def optimizer_bytes(job: Job, layout: Layout) -> int:
         return 0
     if job.optimizer.factored:
         return layout.shard("states", Count(4 * _factored_numbers(job)), job)
-    matrices = _matrix_weights(job) if job.optimizer.matrix_states is not None else Count(0)
+    matrices = Count(0)
+    if job.optimizer.matrix_states is not None:
+        matrices = job.rank.matrices if job.peft is None else job.held_trained
     rest = job.held_trained.plus(matrices.times(-1))
     one_state = layout.shard("states", matrices, job)
     return _states(job, layout, job.optimizer.matrix_states or 0, one_state) + states_bytes(
@@ -60,11 +61,11 @@ def largest_weight(job: Job) -> int:
     """Weights of the largest trained matrix on one GPU."""
     shape = job.shape
     if job.peft is not None and not job.request.train_embeddings:
-        widest = max(max(linear.out_features, linear.in_features) for linear in _linears(job))
+        linears = shape.plain_linears
+        widest = max(max(linear.out_features, linear.in_features) for linear in linears)
         return job.request.lora_rank * widest
-    tensor = job.rank.tensor
-    in_block = max(linear.out_features * linear.in_features for linear in _linears(job))
-    return max(job.rank.embedding, job.rank.head, in_block // tensor, shape.hidden_size)
+    in_block = max(linear.weights for linear in shape.plain_linears) // job.rank.tensor
+    return max(job.rank.embedding, job.rank.head, in_block, shape.hidden_size)
 
 
 def _states(job: Job, layout: Layout, states: int, count: int) -> int:
@@ -73,29 +74,14 @@ def _states(job: Job, layout: Layout, states: int, count: int) -> int:
     return states * (count * state_bits(job, layout) // 8 + 4 * scales)
 
 
-def _linears(job: Job) -> list[Linear]:
-    shape = job.shape
-    return [*shape.attention_linears, *shape.mlp_linears, *shape.shared_expert_linears]
-
-
-def _matrix_weights(job: Job) -> Count:
-    """Trained weights of the matrices of the blocks."""
-    if job.peft is not None:
-        return job.held_trained
-    (dense, moe), norms = job.rank.blocks, job.shape.norms_per_block * job.shape.norm_parameters
-    total = job.rank.block(moe=False).plus(Count(-norms)).times(dense)
-    if moe:
-        total = total.plus(job.rank.block(moe=True).plus(Count(-norms)).times(moe))
-    return total
-
-
 def _factored_numbers(job: Job) -> int:
     """Rows and columns of all trained matrices, and all vectors."""
     if job.peft is not None:
         return job.held_trained.total
-    shape, linears = job.shape, job.rank.linears
+    shape, rank = job.shape, job.rank
     tables = 1 if shape.tied_embeddings else 2
-    sides = sum(count * (linear.out_features + linear.in_features) for linear, count in linears)
-    inside = sum(count * linear.out_features * linear.in_features for linear, count in linears)
-    vectors = shape.parameters - inside - tables * shape.vocab_size * shape.hidden_size
+    sides = sum(
+        count * (linear.out_features + linear.in_features) for linear, count in rank.linears
+    )
+    vectors = shape.parameters - rank.linear_weights - tables * shape.vocab_size * shape.hidden_size
     return sides + tables * (shape.vocab_size + shape.hidden_size) + max(0, vectors)

@@ -37,5 +37,5 @@ def serving_weights_bytes(rank: Rank, served_as: ServedAs, *, experts: bool = Tr
         if linear in kept:
             continue
         stored += count * base_bytes(_STORED_AS[served_as], linear)
-        inside += count * linear.out_features * linear.in_features
+        inside += count * linear.weights
     return -(-stored // rank.tensor) + 2 * (parameters - -(-inside // rank.tensor))

@@ -40,8 +40,7 @@ def frozen_bytes(job: Job, layout: Layout) -> int:
         return job.compute_bytes * layout.shard("weights", frozen, job)
     linears, tensor = job.rank.linears, job.rank.tensor
     stored = sum(count * base_bytes(job.base, linear) for linear, count in linears)
-    inside = sum(count * _size(linear) for linear, count in linears)
-    outside = frozen.total - -(-inside // tensor)
+    outside = frozen.total - -(-job.rank.linear_weights // tensor)
     kept = -(-stored // tensor)
     if job.traits.quantizes_head:
         outside -= job.rank.head
@@ -52,7 +51,7 @@ def frozen_bytes(job: Job, layout: Layout) -> int:
 
 def base_bytes(base: str, linear: Linear) -> int:
     """Bytes of one linear's weight as `base` stores it."""
-    size = _size(linear)
+    size = linear.weights
     if base == "int8":
         return size + 2 * linear.out_features
     if base == "gptq-int4":
@@ -71,10 +70,6 @@ def nf4_bytes(count: int, *, double_quantized: bool = True) -> int:
     return -(-count // 2) + blocks + 4 * -(-blocks // _NF4_SCALES_BLOCK)
 
 
-def _size(linear: Linear) -> int:
-    return linear.out_features * linear.in_features
-
-
 def _trained_bytes(job: Job, layout: Layout) -> int:
     trained = job.held_trained
     if job.peft is not None:
@@ -89,10 +84,6 @@ def _trained_bytes(job: Job, layout: Layout) -> int:
 
 def _cast_by_autocast(job: Job) -> int:
     """Weights of matrix products: those of the blocks, and the head (the embedding if tied)."""
-    shape, (dense, moe) = job.shape, job.rank.blocks
-    norms = shape.norms_per_block * shape.norm_parameters
-    blocks = dense * (job.rank.block(moe=False).total - norms)
-    if moe:
-        blocks += moe * (job.rank.block(moe=True).total - norms)
+    shape = job.shape
     head = 0 if shape.task != "causal_lm" else shape.vocab_size * shape.hidden_size
-    return min(job.held_trained.total, blocks + -(-head // job.rank.tensor))
+    return min(job.held_trained.total, job.rank.matrices.total + -(-head // job.rank.tensor))

@@ -32,3 +32,12 @@ def adapter(
         found.append(Saved(f"{name}.lora_dropout", numbers, 8, served, split))
         found.append(Saved(f"{name}.lora_A.input", numbers, bits, served, split))
     return [*found, Saved(f"{name}.lora_B.input", run.lora_rank * len(served), bits, served)]
+
+
+def rms_norm(name: str, width: int, rows: int, split: Split) -> list[Saved]:
+    """What an RMSNorm in single FP32 operations keeps, on `rows` vectors of `width` a token."""
+    return [
+        Saved(f"{name}.input", rows * width, 32, split=split),
+        Saved(f"{name}.rsqrt", rows, 32, split=split),
+        Saved(f"{name}.normalised", rows * width, 32, frozenset({name}), split),
+    ]

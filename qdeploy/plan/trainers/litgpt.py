@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qdeploy.plan.saved import BlockRun, Saved, Split
+from qdeploy.plan.saved import NORMS, BlockRun, Saved, Split
 from qdeploy.plan.trainers import Traits
 from qdeploy.plan.trainers._limits import refuse
-from qdeploy.plan.trainers._one_type import adapter, linear_input
+from qdeploy.plan.trainers._one_type import adapter, linear_input, rms_norm
 
 TRAITS = Traits(
     summary="litgpt's GPT in pure BF16, with LoRA and LLaMA-Adapter",
@@ -38,10 +38,6 @@ TRAITS = Traits(
 
 _PREFIX = 10
 """litgpt/adapter.py, adapter_prompt_length."""
-_NORMS = (
-    "input_layernorm", "post_attention_layernorm",
-    "pre_feedforward_layernorm", "post_feedforward_layernorm",
-)  # fmt: skip
 
 
 def block(run: BlockRun) -> list[Saved]:
@@ -62,9 +58,9 @@ def working_bytes(run: BlockRun) -> int:
 
 def _norms(run: BlockRun) -> list[Saved]:
     shape, bits = run.shape, 8 * run.compute_bytes
-    names, hidden = _NORMS[: shape.norms_per_block], shape.hidden_size
+    names, hidden = NORMS[: shape.norms_per_block], shape.hidden_size
     if shape.norm == "rms":
-        found = [saved for name in names for saved in _rms_norm(name, hidden, 1, "sequence")]
+        found = [saved for name in names for saved in rms_norm(name, hidden, 1, "sequence")]
     else:
         inputs = 1 if shape.parallel_residual else len(names)
         found = [
@@ -82,25 +78,17 @@ def _norms(run: BlockRun) -> list[Saved]:
     ]
 
 
-def _rms_norm(name: str, width: int, rows: int, split: Split) -> list[Saved]:
-    return [
-        Saved(f"{name}.input", rows * width, 32, split=split),
-        Saved(f"{name}.rsqrt", rows, 32, split=split),
-        Saved(f"{name}.normalised", rows * width, 32, frozenset({name}), split),
-    ]
-
-
 def _attention(run: BlockRun) -> list[Saved]:
     shape, bits = run.shape, 8 * run.compute_bytes
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     *inner, out = [linear.name for linear in shape.attention_linears]
     found = []
     if shape.qk_norm_whole:
-        found += _rms_norm("q_norm", queries, 1, "tensor")
-        found += _rms_norm("k_norm", keys, 1, "tensor")
+        found += rms_norm("q_norm", queries, 1, "tensor")
+        found += rms_norm("k_norm", keys, 1, "tensor")
     elif shape.qk_norm:
-        found += _rms_norm("q_norm", shape.head_dim, shape.heads, "tensor")
-        found += _rms_norm("k_norm", shape.head_dim, shape.kv_heads, "tensor")
+        found += rms_norm("q_norm", shape.head_dim, shape.heads, "tensor")
+        found += rms_norm("k_norm", shape.head_dim, shape.kv_heads, "tensor")
     repeated = shape.kv_heads < shape.heads
     values = queries if repeated else queries + 2 * keys
     found += [

@@ -17,20 +17,15 @@ heads, F intermediate size:
 
 from __future__ import annotations
 
-from qdeploy.plan.saved import BlockRun, Saved, Split
+from qdeploy.plan.saved import NORMS, BlockRun, Saved
 from qdeploy.plan.trainers import Traits
 from qdeploy.plan.trainers._limits import refuse
-from qdeploy.plan.trainers._one_type import adapter, linear_input
+from qdeploy.plan.trainers._one_type import adapter, linear_input, rms_norm
 
 TRAITS = Traits(
     summary="torchtune's transformer in pure BF16, with LoRA and QLoRA",
     loss="chunked",
 )
-
-_NORMS = (
-    "input_layernorm", "post_attention_layernorm",
-    "pre_feedforward_layernorm", "post_feedforward_layernorm",
-)  # fmt: skip
 
 
 def block(run: BlockRun) -> list[Saved]:
@@ -50,7 +45,7 @@ def working_bytes(run: BlockRun) -> int:
 
 def _norms(run: BlockRun) -> list[Saved]:
     shape, hidden = run.shape, run.shape.hidden_size
-    names = _NORMS[: shape.norms_per_block]
+    names = NORMS[: shape.norms_per_block]
     if run.compiled:
         found = [
             Saved("input", hidden, 8 * run.residual_bytes),
@@ -58,18 +53,10 @@ def _norms(run: BlockRun) -> list[Saved]:
             Saved("norms.rsqrt", len(names), 32),
         ]
     else:
-        found = [saved for name in names for saved in _rms_norm(name, hidden, 1, "sequence")]
+        found = [saved for name in names for saved in rms_norm(name, hidden, 1, "sequence")]
     inner = [linear.name for linear in shape.attention_linears][:-1]
     up = [linear.name for linear in shape.mlp_linears][:-1]
     return [*found, *linear_input(run, inner, hidden), *linear_input(run, up, hidden)]
-
-
-def _rms_norm(name: str, width: int, rows: int, split: Split) -> list[Saved]:
-    return [
-        Saved(f"{name}.input", rows * width, 32, split=split),
-        Saved(f"{name}.rsqrt", rows, 32, split=split),
-        Saved(f"{name}.normalised", rows * width, 32, frozenset({name}), split),
-    ]
 
 
 def _attention(run: BlockRun) -> list[Saved]:
@@ -93,7 +80,7 @@ def _attention(run: BlockRun) -> list[Saved]:
 def _head_norm(run: BlockRun, name: str, heads: int) -> list[Saved]:
     width = run.shape.head_dim
     if not run.compiled:
-        return _rms_norm(name, width, heads, "tensor")
+        return rms_norm(name, width, heads, "tensor")
     return [
         Saved(f"{name}.input", heads * width, 8 * run.compute_bytes, split="tensor"),
         Saved(f"{name}.rsqrt", heads, 32, split="tensor"),

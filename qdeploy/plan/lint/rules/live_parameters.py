@@ -77,7 +77,7 @@ def persistent_parameters(shape: ModelShape, threshold: int) -> int:
     linears = [*shape.attention_linears * shape.layers, *shape.mlp_linears * dense]
     experts = shape.moe_layers * shape.experts
     linears += [*shape.expert_linears * experts, *shape.shared_expert_linears * shape.moe_layers]
-    weights = [linear.out_features * linear.in_features for linear in linears]
+    weights = [linear.weights for linear in linears]
     biases = [linear.out_features for linear in linears if linear.bias]
     norms = [shape.hidden_size] * (shape.layers * shape.norms_per_block + int(shape.final_norm))
     tables = [shape.vocab_size * shape.hidden_size]
