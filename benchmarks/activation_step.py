@@ -13,13 +13,12 @@ in FP32 and for grouped queries too, so that it is compared with flash attention
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from allocator import allocated
 from machine import describe
-from torch.profiler import ProfilerActivity, profile
 
 from qdeploy.models.family import shape_of
 from qdeploy.models.shape import ModelShape
@@ -34,24 +33,8 @@ SETTINGS: list[tuple[bool, Attention]] = [
 ]  # fmt: skip
 
 
-def allocated(run: Callable[[], Any]) -> tuple[int, int]:
-    """Bytes that `run` leaves allocated while its result lives, and its peak."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        result = run()
-    events: Any = profiler.profiler
-    memory = [event for event in events.kineto_results.events() if event.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(memory, key=lambda one: one.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    del result
-    return now, peak
-
-
-def measured(
-    config: dict[str, Any], ids: torch.Tensor, attention: Attention, *, autocast: bool
-) -> tuple[int, int]:
-    """End of the forward pass with logits held, and peak of a step that lets them go."""
+def build(config: dict[str, Any], attention: Attention) -> Any:
+    """The model in FP32, with gradients, which are there from the second step on."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_config(
@@ -59,6 +42,14 @@ def measured(
     ).train()
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
+    return model
+
+
+def measured(
+    config: dict[str, Any], ids: torch.Tensor, attention: Attention, *, autocast: bool
+) -> tuple[int, int]:
+    """End of the forward pass with logits held, and peak of a step that lets them go."""
+    model = build(config, attention)
 
     def forward() -> Any:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

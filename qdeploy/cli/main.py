@@ -73,13 +73,9 @@ class _Group(TyperGroup):
 
 
 def _explain(message: str, hint: str | None, debug: bool) -> None:
-    from rich.markup import escape
+    from qdeploy.core.console import explain, stderr
 
-    from qdeploy.core.console import stderr
-
-    stderr().print(f"[bold red]error:[/] {escape(message)}")
-    if hint:
-        stderr().print(f"[bold]hint:[/] {escape(hint)}")
+    explain(message, hint)
     if debug:
         stderr().print_exception()
 

@@ -16,14 +16,8 @@ _SIZES = {
     "hidden": "hidden_size", "layers": "layers", "heads": "heads", "kv_heads": "kv_heads",
     "intermediate": "intermediate_size", "vocab": "vocab_size",
 }  # fmt: skip
-# Options that are fields of PlanRequest of the same name and value.
-_SAME = (
-    "nodes", "seq_len", "global_batch", "accumulation_steps", "packing", "precision", "optimizer",
-    "optimizer_in_backward", "gradient_type", "strategy", "offload", "checkpointing", "recompute",
-    "activation_offload", "attention", "loss", "compile", "trainer", "peft", "lora_rank",
-    "lora_dropout", "train_embeddings", "base", "tensor_parallel", "sequence_parallel",
-    "pipeline_parallel", "context_parallel", "expert_parallel", "basis", "accounting",
-)  # fmt: skip
+# Options that a request takes in another form than the command line gives.
+_OTHERWISE = {"model", "gpus", "micro_batch", "lora_targets", "ds_config"}
 
 
 @dataclass(frozen=True)
@@ -116,13 +110,16 @@ class PlanOptions:
             model = require(project.model if project else None, "model", "MODEL")
         gpus = require(self.gpus or (train.gpus if train else None), "GPUs", "--gpus")
         count, warning = parse_mixed(gpus)
-        chosen: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
-        micro_batch = self.micro_batch or (None if self.global_batch else 1)
+        same = set(self.names()) & {field.name for field in fields(PlanRequest)} - _OTHERWISE
+        chosen: dict[str, Any] = {name: getattr(self, name) for name in same}
+        micro_batch = self.micro_batch
+        if micro_batch is None and self.global_batch is None:
+            micro_batch = 1
         request = PlanRequest(
             model=model,
             gpu=count.name,
             gpus=count.count,
-            micro_batch=micro_batch if self.micro_batch is None else self.micro_batch,
+            micro_batch=micro_batch,
             lora_targets=tuple(_names(self.lora_targets)),
             host_memory_bytes=_gib(self.host_memory, "--host-memory"),
             nvme_bytes=_gib(self.nvme, "--nvme"),

@@ -50,6 +50,15 @@ def warn(text: str) -> None:
     stderr().print(f"warning: {text}", style="yellow", markup=False)
 
 
+def explain(message: str, hint: str | None) -> None:
+    """An error, and what to do."""
+    from rich.text import Text
+
+    stderr().print(Text.assemble(("error:", "bold red"), f" {message}"))
+    if hint:
+        stderr().print(Text.assemble(("hint:", "bold"), f" {hint}"))
+
+
 class Bar:
     """Progress of one piece of work; call `advance` as it goes on."""
 

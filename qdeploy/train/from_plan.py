@@ -10,7 +10,7 @@ from qdeploy.core.artifacts import write_text
 from qdeploy.core.errors import InputError
 from qdeploy.core.units import GIB, format_bytes
 from qdeploy.plan.deepspeed import ds_config
-from qdeploy.plan.emit import narrowed
+from qdeploy.plan.emit import chosen_of, narrowed
 from qdeploy.plan.hf_names import model_id
 from qdeploy.plan.job import make_job
 from qdeploy.plan.request import PlanRequest
@@ -31,12 +31,7 @@ def recipe_from_plan(plan: Plan, data: str, model: str | None = None) -> Recipe:
     `model` is what the weights are loaded from; None: as the plan names it. The DeepSpeed sizes
     that the plan counted stand in the recipe. Raises InputError when nothing fits.
     """
-    chosen = plan.chosen
-    if chosen is None:
-        raise InputError(
-            "nothing fits, so there is no recipe to write",
-            hint=plan.suggestion or "plan with more or larger GPUs",
-        )
+    chosen = chosen_of(plan, "recipe to write")
     request = narrowed(plan, chosen)
     if request.trainer != "hf":
         raise InputError(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,29 +45,23 @@ def check_out(recipe: Recipe, *, resume: bool) -> None:
 def save_result(trainer: Any, recipe: Recipe) -> Path:
     """Write the trained model or its adapters; all ranks must call it.
 
-    Weights are written in the type of the matrix products. Under a temporary name first: the
-    folder is complete or absent.
+    Weights are written in the type of the matrix products. The folder is complete or absent.
     """
     folder = result_folder(recipe)
-    work = folder.with_name(f".{folder.name}.tmp")
-    first = trainer.is_world_process_zero()
-    if first:
-        shutil.rmtree(work, ignore_errors=True)
-    trainer.accelerator.wait_for_everyone()
     # Gathers what is sharded, so it is called by all; only the first rank gets tensors.
     state = trainer.accelerator.get_state_dict(trainer.model_wrapped)
-    if first:
+    if trainer.is_world_process_zero():
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped, keep_torch_compile=False)
         dtype = compute_dtype(recipe)
         # DeepSpeed's copy of a tied weight is no longer tied.
         for name, source in model.all_tied_weights_keys.items():
             if name in state and source in state:
                 state[name] = state[source]
-        model.save_pretrained(work, state_dict=_cast(state, dtype))
-        trainer.processing_class.save_pretrained(work)
-        if recipe.peft is None:
-            _describe(work / "config.json", dtype)
-        os.replace(work, folder)
+        with new_folder(folder) as work:
+            model.save_pretrained(work, state_dict=_cast(state, dtype))
+            trainer.processing_class.save_pretrained(work)
+            if recipe.peft is None:
+                _describe(work / "config.json", dtype)
     trainer.accelerator.wait_for_everyone()
     return folder
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qdeploy.core.console import say, stderr, warn
+from qdeploy.core.console import explain, say, warn
 from qdeploy.core.errors import InputError, QdeployError, RunError
 from qdeploy.core.units import format_bytes
 from qdeploy.models.source import model_folder, read_config
@@ -254,9 +254,7 @@ def _fail(error: QdeployError, rank: Rank, *, speaks: bool) -> int:
     if not speaks:
         rank.wait_for_speaker()
         return error.exit_code
-    stderr().print(f"error: {error.message}", style="bold red", markup=False)
-    if error.hint:
-        stderr().print(f"hint: {error.hint}", markup=False)
+    explain(error.message, error.hint)
     rank.has_spoken()
     return error.exit_code
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
 from qdeploy.core.plugins import plugin_names
 from qdeploy.models.family import family_of, shape_of
 from qdeploy.models.linear import Linear
-
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 
 LLAMA: dict[str, Any] = {
     "hidden_size": 48, "intermediate_size": 112, "num_hidden_layers": 3,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from qdeploy.plan import Plan, PlanRequest, plan
 from qdeploy.plan.job import Job, make_job
 from qdeploy.plan.layout import Layout, find_strategy
+from qdeploy.plan.oom import OomReport, read_log
 from qdeploy.plan.schema import Candidate
 
 
@@ -34,3 +36,13 @@ class Planning:
 @pytest.fixture
 def planning() -> Planning:
     return Planning()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Any:
+    def write(text: str | bytes) -> OomReport:
+        path = tmp_path / "train.log"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_log(path)
+
+    return write

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from allocator import allocated
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -107,13 +108,4 @@ def backward_bytes(make: Callable[[], torch.nn.Module], *, hidden: int) -> float
 
 def peak_bytes(step: Callable[[], object]) -> int:
     """The largest sum of what the allocator gave out during `step` and had not back."""
-    with torch.profiler.profile(
-        profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]
-    ) as profile:
-        step()
-    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
+    return allocated(step)[1]

@@ -7,23 +7,19 @@ what docs/memory-model.md says of them.
 from __future__ import annotations
 
 import statistics
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 # More than 10 % below the measured peak, each with its reason in docs/memory-model.md.
 LOW = {"M257"}
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        import planner
+    import planner
 
-        return planner
+    return planner
 
 
 @pytest.fixture(scope="module")

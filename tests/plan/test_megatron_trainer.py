@@ -7,6 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional
 
 from qdeploy.core.errors import InputError
 from qdeploy.models.shape import ModelShape
@@ -15,11 +17,7 @@ from qdeploy.plan.saved import BlockRun, saved_bytes
 from qdeploy.plan.trainers import find_trainer
 from qdeploy.plan.trainers.megatron import block, working_bytes
 
-torch = pytest.importorskip("torch")
-
-from torch.nn import functional  # noqa: E402
-
-from .held import TOKENS, block_bytes, dropout  # noqa: E402
+from .held import TOKENS, block_bytes, dropout
 
 
 def gpt(hidden: int, heads: int, layers: int = 1, **fields: Any) -> ModelShape:

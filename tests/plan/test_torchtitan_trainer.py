@@ -7,6 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from qdeploy.core.errors import InputError
 from qdeploy.models.shape import ModelShape
@@ -15,16 +22,7 @@ from qdeploy.plan.saved import BlockRun, saved_bytes
 from qdeploy.plan.trainers import find_trainer
 from qdeploy.plan.trainers.torchtitan import block, working_bytes
 
-torch = pytest.importorskip("torch")
-
-from torch.nn import functional  # noqa: E402
-from torch.utils.checkpoint import (  # noqa: E402
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
-
-from .held import TOKENS, backward_bytes, block_bytes, peak_bytes, storages  # noqa: E402
+from .held import TOKENS, backward_bytes, block_bytes, peak_bytes, storages
 
 LLAMA = ModelShape(
     name="small", family="llama", layers=2, hidden_size=64, heads=8, kv_heads=2, head_dim=8,

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional
 
 from qdeploy.core.errors import InputError
 from qdeploy.models.shape import ModelShape
@@ -14,11 +16,7 @@ from qdeploy.plan.saved import BlockRun, saved_bytes
 from qdeploy.plan.trainers import find_trainer
 from qdeploy.plan.trainers.torchtune import block, working_bytes
 
-torch = pytest.importorskip("torch")
-
-from torch.nn import functional  # noqa: E402
-
-from .held import TOKENS, backward_bytes, block_bytes  # noqa: E402
+from .held import TOKENS, backward_bytes, block_bytes
 
 LLAMA = ModelShape(
     name="small", family="llama", layers=2, hidden_size=64, heads=4, kv_heads=2, head_dim=16,

@@ -6,16 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from qdeploy.trace.activations import trace
+from qdeploy.trace.adapters import Adapters
+from qdeploy.trace.kept import KeptTensors
 
-from qdeploy.trace.activations import trace  # noqa: E402
-from qdeploy.trace.adapters import Adapters  # noqa: E402
-from qdeploy.trace.kept import KeptTensors  # noqa: E402
-
-from .agreement import LOW_AUTOCAST, PURE  # noqa: E402
-from .architectures import config  # noqa: E402
+from .agreement import LOW_AUTOCAST, PURE
+from .architectures import config
 
 TARGETS = frozenset({"q_proj", "v_proj", "gate_proj", "down_proj"})
 

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
-from qdeploy.plan.losses import LossRun, find_loss  # noqa: E402
-from qdeploy.trace.live import LiveBytes  # noqa: E402
+from qdeploy.plan.losses import LossRun, find_loss
+from qdeploy.trace.live import LiveBytes
 
 TOKENS, VOCABULARY, HIDDEN = 60, 500, 8
 

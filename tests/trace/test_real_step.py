@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from activation_step import build, measured
+from allocator import allocated
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from qdeploy.models.family import shape_of
+from qdeploy.plan.saved import saved_bytes
+from qdeploy.plan.trainers import hf
+from qdeploy.trace.activations import TraceRun
 
-from qdeploy.models.family import shape_of  # noqa: E402
-from qdeploy.plan.saved import saved_bytes  # noqa: E402
-from qdeploy.plan.trainers import hf  # noqa: E402
-from qdeploy.trace.activations import TraceRun  # noqa: E402
-
-from .agreement import block_run  # noqa: E402
-from .architectures import config  # noqa: E402
+from .agreement import block_run
+from .architectures import config
 
 BATCH, SEQ_LEN, VOCABULARY, LAYERS = 2, 96, 1000, 3
 TOKENS = BATCH * SEQ_LEN
@@ -26,51 +25,9 @@ SIZES = {
 }  # fmt: skip
 
 
-def allocator_events(run: Callable[[], Any]) -> tuple[int, int]:
-    """Bytes that `run` leaves allocated and its peak, beyond what was there before."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        result = run()
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    del result
-    return now, peak
-
-
-def build(sizes: dict[str, Any], attention: str = "eager") -> Any:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    found = AutoConfig.for_model(**sizes)
-    model = AutoModelForCausalLM.from_config(
-        found, dtype=torch.float32, attn_implementation=attention
-    ).train()
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)  # there before, as from the second step on
-    return model
-
-
-def measure(sizes: dict[str, Any], attention: str, *, autocast: bool) -> tuple[int, int]:
-    """What a forward pass leaves allocated, and the peak of forward and backward together."""
-    model = build(sizes, attention)
-    ids = torch.zeros((BATCH, SEQ_LEN), dtype=torch.int64)
-
-    def forward() -> Any:
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            return model(input_ids=ids, labels=ids, use_cache=False)
-
-    def step() -> None:
-        forward().loss.backward()
-
-    forward()
-    return allocator_events(forward)[0], allocator_events(step)[1]
-
-
 def expected(sizes: dict[str, Any], attention: str, *, autocast: bool) -> tuple[int, int]:
-    """The same by the formulas, each tensor outside the blocks written out.
+    """What a forward pass leaves allocated and the peak of a step, by the formulas, each tensor
+    outside the blocks written out.
 
     SDPA of a CPU keeps what FlashAttention keeps, in FP32 and for grouped queries too.
     """
@@ -101,7 +58,8 @@ def expected(sizes: dict[str, Any], attention: str, *, autocast: bool) -> tuple[
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_what_a_cpu_allocates(name: str, attention: str, autocast: bool) -> None:
     sizes = config(name, **SIZES)
-    kept, peak = measure(sizes, attention, autocast=autocast)
+    ids = torch.zeros((BATCH, SEQ_LEN), dtype=torch.int64)
+    kept, peak = measured(sizes, ids, attention, autocast=autocast)
     expected_kept, expected_peak = expected(sizes, attention, autocast=autocast)
     assert expected_kept == pytest.approx(kept, rel=0.01)
     assert expected_peak == pytest.approx(peak, rel=0.03)
@@ -112,9 +70,9 @@ def test_checkpointing_keeps_the_inputs_of_blocks() -> None:
     ids = torch.zeros((BATCH, SEQ_LEN), dtype=torch.int64)
 
     def left(layers: int) -> int:
-        smaller = build({**sizes, "num_hidden_layers": layers})
+        smaller = build({**sizes, "num_hidden_layers": layers}, "eager")
         smaller.gradient_checkpointing_enable({"use_reentrant": False})
-        return allocator_events(lambda: smaller.model(input_ids=ids, use_cache=False))[0]
+        return allocated(lambda: smaller.model(input_ids=ids, use_cache=False))[0]
 
     left(1)
     # Each block's checkpoint keeps the random generator's state beside the block's input.

@@ -7,21 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+from qdeploy.core.errors import InputError
+from qdeploy.models.family import shape_of
+from qdeploy.models.shipped_shapes import shipped_shape
+from qdeploy.plan.request import PlanRequest
+from qdeploy.trace import trace_request, trace_table
+from qdeploy.trace.activations import TraceRun, trace
+from qdeploy.trace.config import config_of
+from qdeploy.trace.live import LiveBytes
 
-from qdeploy.core.errors import InputError  # noqa: E402
-from qdeploy.models.family import shape_of  # noqa: E402
-from qdeploy.models.shipped_shapes import shipped_shape  # noqa: E402
-from qdeploy.plan.request import PlanRequest  # noqa: E402
-from qdeploy.trace import trace_request, trace_table  # noqa: E402
-from qdeploy.trace.activations import TraceRun, trace  # noqa: E402
-from qdeploy.trace.config import config_of  # noqa: E402
-from qdeploy.trace.live import LiveBytes  # noqa: E402
-
-from .agreement import PURE  # noqa: E402
-from .architectures import config  # noqa: E402
+from .agreement import PURE
+from .architectures import config
 
 
 def test_parameters_are_those_of_the_shape() -> None:

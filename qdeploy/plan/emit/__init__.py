@@ -70,12 +70,7 @@ def choice_of(plan: Plan) -> Choice:
     Raises InputError when nothing fits, and for what is known to none of the trainers: other
     model code than transformers', model parallelism, an optimizer inside the backward pass.
     """
-    chosen = plan.chosen
-    if chosen is None:
-        raise InputError(
-            "nothing fits, so there is no choice to write a configuration for",
-            hint=plan.suggestion or "plan with more or larger GPUs",
-        )
+    chosen = chosen_of(plan, "choice to write a configuration for")
     request = narrowed(plan, chosen)
     _check_common(request)
     layout = Layout(
@@ -87,6 +82,16 @@ def choice_of(plan: Plan) -> Choice:
         job=make_job(replace(request, model=plan.model.shape)),
         layout=layout,
     )
+
+
+def chosen_of(plan: Plan, wanted: str) -> Candidate:
+    """What `plan` chose. Raises InputError, "there is no `wanted`", when nothing fits."""
+    if plan.chosen is None:
+        raise InputError(
+            f"nothing fits, so there is no {wanted}",
+            hint=plan.suggestion or "plan with more or larger GPUs",
+        )
+    return plan.chosen
 
 
 def narrowed(plan: Plan, candidate: Candidate) -> PlanRequest:

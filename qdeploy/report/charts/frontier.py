@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from qdeploy.plan.frontier import Curve, Frontier, Point
 from qdeploy.plan.frontier.render import short
+from qdeploy.report.charts.document import Sheet, document
 from qdeploy.report.charts.frame import Scale
 
 _WIDTH, _HEIGHT = 760, 480
@@ -17,12 +18,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 76, 28, 96, 64
 _MOST_TICKS = 13
 
 _STYLE = Markup(
-    "svg{--bg:#fff;--ink:#1b1f24;--soft:#59636e;--grid:#e6e9ed;--s0:#1f6feb;--s1:#d9580d;"
-    "font:14px system-ui,sans-serif;background:var(--bg)}"
-    "@media(prefers-color-scheme:dark){svg{--bg:#171c23;--ink:#e4e8ed;--soft:#98a3b0;"
-    "--grid:#262d36;--s0:#58a6ff;--s1:#ff9a57}}"
-    "text{fill:var(--soft)}.head{fill:var(--ink);font-size:16px;font-weight:600}"
-    ".ink{fill:var(--ink)}.bg{fill:var(--bg)}.grid{stroke:var(--grid)}.axis{stroke:var(--soft)}"
+    ".axis{stroke:var(--soft)}"
     ".curve{fill:none;stroke-width:2.5;stroke-linejoin:round}.s0{stroke:var(--s0)}"
     ".s1{stroke:var(--s1);stroke-dasharray:7 4}.d0{fill:var(--s0)}.d1{fill:var(--s1)}"
     ".asked{fill:none;stroke:var(--ink);stroke-width:2}"
@@ -36,22 +32,19 @@ def frontier_svg(frontier: Frontier) -> str:
     sizes = [point.micro_batch for point in points] + [frontier.asked_micro_batch]
     x, y = _scale(lengths), _scale(sizes)
     offload = "" if frontier.offload == "none" else f", {frontier.offload} on the host"
-    return Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" role="img" '
-        'aria-labelledby="t d"><title id="t">{head}</title><desc id="d">{words}</desc>'
-        '<style>{style}</style><rect class="bg" width="{w}" height="{h}"/>'
-        '<text class="head" x="{left}" y="28">{head}</text>{legend}{axes}{curves}{asked}</svg>\n'
-    ).format(
-        w=_WIDTH,
-        h=_HEIGHT,
-        left=_LEFT,
+    return document(
+        Sheet(_WIDTH, _HEIGHT, _LEFT),
         head=f"{frontier.model} on {frontier.gpus} x {frontier.gpu}: {frontier.strategy}{offload}",
         words=" ".join(_words(curve) for curve in frontier.curves),
         style=_STYLE,
-        legend=_legend(frontier),
-        axes=_axes(x, y),
-        curves=Markup("").join(_curve(curve, at, x, y) for at, curve in enumerate(frontier.curves)),
-        asked=_asked(frontier, x, y),
+        drawn=Markup("").join(
+            [
+                _legend(frontier),
+                _axes(x, y),
+                *(_curve(curve, at, x, y) for at, curve in enumerate(frontier.curves)),
+                _asked(frontier, x, y),
+            ]
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from qdeploy.core.units import GIB, format_bytes
+from qdeploy.report.charts.document import Sheet, document
 from qdeploy.report.charts.frame import Scale, Tick, log_scale, nice_step
 from qdeploy.train.report import PhaseMemory, TrainReport
 
@@ -17,12 +18,6 @@ _LEFT, _RIGHT, _TOP, _FOOT = 84, 28, 84, 48
 _MOST_POINTS = 600
 
 _STYLE = Markup(
-    "svg{--bg:#fff;--ink:#1b1f24;--soft:#59636e;--grid:#e6e9ed;--s0:#1f6feb;--s1:#d9580d;"
-    "font:14px system-ui,sans-serif;background:var(--bg)}"
-    "@media(prefers-color-scheme:dark){svg{--bg:#171c23;--ink:#e4e8ed;--soft:#98a3b0;"
-    "--grid:#262d36;--s0:#58a6ff;--s1:#ff9a57}}"
-    "text{fill:var(--soft)}.head{fill:var(--ink);font-size:16px;font-weight:600}"
-    ".ink{fill:var(--ink)}.bg{fill:var(--bg)}.grid{stroke:var(--grid)}"
     ".axis{stroke:var(--soft);fill:none}.curve{fill:none;stroke:var(--s0);stroke-width:2;"
     "stroke-linejoin:round}.dot{fill:var(--s0)}.measured{fill:var(--s0)}"
     ".planned{fill:none;stroke:var(--s1);stroke-width:2;stroke-dasharray:5 3}"
@@ -42,15 +37,8 @@ def training_svg(report: TrainReport) -> str:
         Markup('<g transform="translate(0 {})">{}</g>').format(_TOP + at * (_PANEL + _GAP), panel)
         for at, panel in enumerate(panels)
     )
-    return Markup(
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {w} {h}" role="img" '
-        'aria-labelledby="t d"><title id="t">{head}</title><desc id="d">{words}</desc>'
-        '<style>{style}</style><rect class="bg" width="{w}" height="{h}"/>'
-        '<text class="head" x="{left}" y="28">{head}</text>{drawn}</svg>\n'
-    ).format(
-        w=_WIDTH,
-        h=height,
-        left=_LEFT,
+    return document(
+        Sheet(_WIDTH, height, _LEFT),
         head=_head(report),
         words=_words(report),
         style=_STYLE,
